@@ -1,0 +1,205 @@
+"""The command line: parse, call, render. Exit codes: 0 done, 1 a PamlError in one line, 2 wrong usage."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import paml
+from paml.data.prepared import RuleRecord
+from paml.data.protocol import Protocol
+from paml.data.sources import SOURCES
+from paml.demo import run_demo
+from paml.errors import PamlError
+from paml.progress import for_terminal
+from paml.settings import Settings, parse_assignments
+
+app = typer.Typer(
+    name="paml",
+    help="Cold-start recommendation: good after a handful of ratings, for unusual users as much as for typical ones.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Prepare and look at data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Entry point: errors that are the input's fault become one line and exit code 1."""
+    try:
+        app()
+    except PamlError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+
+
+def _fail(message: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {message}", markup=False)
+    sys.exit(1)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"paml {paml.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@data_app.command("list")
+def list_sources(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """List the sources that can be prepared, with their settings, and the settings of the protocol."""
+    if as_json:
+        sources = {s.name: {"summary": s.summary, "settings": _settings_of(s.settings)} for s in SOURCES.values()}
+        _print_json({"sources": sources, "protocol": _settings_of(Protocol)})
+        return
+    console = Console()
+    for source in SOURCES.values():
+        path = "  [dim]needs --from PATH[/dim]" if source.takes_path else ""
+        console.print(f"[bold]{source.name}[/bold]  {source.summary}{path}")
+        console.print(_settings_table(source.settings))
+    console.print("[bold]protocol[/bold]  settings of every source")
+    console.print(_settings_table(Protocol))
+
+
+@data_app.command("prepare")
+def prepare(
+    source: Annotated[str, typer.Argument(help="Name of the source; `paml data list` shows them.", metavar="SOURCE")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Settings of the source and of the protocol, such as users=500 seed=1.", metavar="key=value"
+        ),
+    ] = None,
+    path: Annotated[Path | None, typer.Option("--from", help="Folder or archive to read.", metavar="PATH")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write; paml-data/SOURCE if not given.", metavar="DIR")
+    ] = None,
+    skip_bad_lines: Annotated[
+        bool, typer.Option("--skip-bad-lines", help="Count lines that cannot be read and go on, instead of stopping.")
+    ] = False,
+) -> None:
+    """Turn raw tables into a prepared data set by the paper's protocol."""
+    values = parse_assignments(settings or [])
+    data = paml.prepare(source, path, out, skip_bad_lines=skip_bad_lines, progress=for_terminal(), **values)
+    console = Console()
+    console.print(_rules_table(data.manifest.rules))
+    if data.manifest.source.bad_lines:
+        console.print(f"skipped {data.manifest.source.bad_lines:,} bad lines")
+    console.print(f"{data.path}: {data.manifest.users:,} users, {data.manifest.interactions:,} interactions")
+    console.print(f"next: paml data describe {data.path}", highlight=False)
+
+
+@data_app.command("describe")
+def describe(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read everything and compare it with its checksums first.")
+    ] = False,
+) -> None:
+    """Show sizes, splits, the target's histogram, rows per user, common values, and major and minor users."""
+    data = paml.open_data(folder)
+    if verify:
+        data.verify()
+    facts = paml.describe(data)
+    if as_json:
+        _print_json(facts)
+    else:
+        _render_description(Console(), facts)
+
+
+@app.command("demo")
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for what the demonstration writes.", metavar="DIR")] = Path(
+        "paml-demo"
+    ),
+) -> None:
+    """Prepare the embedded data set and show what simple predictors reach on it."""
+    result = run_demo(out, for_terminal())
+    console = Console()
+    facts = paml.describe(result.data)
+    _render_description(console, facts)
+    table = Table(title="Mean squared error on test users (lower is better)", title_justify="left")
+    table.add_column("predictor")
+    table.add_column("MSE", justify="right")
+    for name, mse in result.mse.items():
+        table.add_row(name, f"{mse:.3f}")
+    table.add_row("best reachable (the ratings' own noise)", f"{facts['source']['facts']['best_mse']:.3f}", style="dim")
+    console.print(table)
+    console.print(f"next: paml data describe {result.data.path} --json", highlight=False)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
+    defaults = settings().model_dump(mode="json")
+    return {
+        name: {"default": defaults[name], "description": field.description}
+        for name, field in settings.model_fields.items()
+    }
+
+
+def _settings_table(settings: type[Settings]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, entry in _settings_of(settings).items():
+        table.add_row(f"  {name}={entry['default']}", f"[dim]{entry['description']}[/dim]")
+    return table
+
+
+def _rules_table(rules: tuple[RuleRecord, ...]) -> Table:
+    table = Table(title="Users", title_justify="left")
+    table.add_column("rule")
+    table.add_column("kept", justify="right")
+    table.add_column("dropped", justify="right")
+    for rule in rules:
+        table.add_row(rule.rule, f"{rule.kept:,}", f"{rule.dropped:,}")
+    return table
+
+
+def _render_description(console: Console, facts: dict[str, Any]) -> None:
+    """The description as tables."""
+    sizes = Table(
+        title=f"{facts['source']['name']} ({facts['target']['kind']})", title_justify="left", show_header=False
+    )
+    sizes.add_row("users", f"{facts['users']:,}")
+    sizes.add_row("items", f"{facts['items']:,} ({facts['items_met']:,} met)")
+    sizes.add_row("interactions", f"{facts['interactions']:,}")
+    sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
+    sizes.add_row("major / minor users", " / ".join(f"{share:.1%}" for share in facts["groups"].values()))
+    quantiles = facts["rows_per_user"]
+    sizes.add_row("interactions per user", ", ".join(f"{name} {value:g}" for name, value in quantiles.items()))
+    for rule, dropped in facts["dropped"].items():
+        sizes.add_row(f"dropped: not among '{rule}'", f"{dropped:,}")
+    sizes.add_row("fingerprint", facts["fingerprint"][:16])
+    console.print(sizes)
+    histogram = Table(title="Targets", title_justify="left", show_header=False)
+    most = max([*facts["histogram"].values(), 1])
+    for value, count in facts["histogram"].items():
+        histogram.add_row(
+            value, f"{count:,}", f"{count / max(facts['interactions'], 1):.1%}", "█" * round(30 * count / most)
+        )
+    console.print(histogram)
+    common = Table(
+        title="Users with a common value, per field (paper, Tab. 1)", title_justify="left", show_header=False
+    )
+    for name, share in facts["common_shares"].items():
+        common.add_row(name, f"{share:.1%}")
+    console.print(common)

@@ -1,0 +1,46 @@
+"""What is in a prepared data set, as one plain dictionary for people and programs."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from paml.data.prepared import PreparedData
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def describe(data: PreparedData) -> dict[str, Any]:
+    """Sizes, splits, groups, what each rule dropped, the target's histogram, rows per user, common values."""
+    manifest = data.manifest
+    sizes = {name: end - first for name, (first, end) in manifest.splits.items()}
+    rows_U = np.diff(data.array("offsets"))
+    major = sum(manifest.major.values())
+    return {
+        "path": str(data.path),
+        "fingerprint": manifest.fingerprint,
+        "source": manifest.source.model_dump(mode="json"),
+        "target": manifest.fields.target.model_dump(mode="json"),
+        "users": manifest.users,
+        "items": manifest.items,
+        "items_met": int(data.interactions().select(pl.col("item").n_unique()).collect().item()),
+        "interactions": manifest.interactions,
+        "splits": sizes,
+        "groups": {"major": major / manifest.users, "minor": 1 - major / manifest.users},
+        "major_users": manifest.major,
+        "common_shares": manifest.common_shares,
+        "dropped": {rule.rule: rule.dropped for rule in manifest.rules},
+        "bad_lines": manifest.source.bad_lines,
+        "histogram": _histogram(data),
+        "rows_per_user": {f"{q:.0%}": float(np.quantile(rows_U, q)) for q in QUANTILES},
+        "vocabulary": manifest.vocabulary,
+        "protocol": manifest.protocol.model_dump(mode="json"),
+    }
+
+
+def _histogram(data: PreparedData) -> dict[str, int]:
+    """How often each target value occurs, the scale's levels at least."""
+    counts = data.interactions().group_by("target").len().collect()
+    found = {f"{value:g}": int(count) for value, count in counts.iter_rows()}
+    levels = {f"{level:g}": 0 for level in data.schema.target.levels}
+    return dict(sorted({**levels, **found}.items(), key=lambda entry: float(entry[0])))

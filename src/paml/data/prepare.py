@@ -1,0 +1,323 @@
+"""From a source's raw tables to a prepared data set, by the paper's protocol."""
+
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from paml.data.prepared import (
+    FORMAT,
+    Manifest,
+    PreparedData,
+    RuleRecord,
+    Side,
+    SourceRecord,
+    Vocabulary,
+    content_digests,
+)
+from paml.data.protocol import (
+    SPLITS,
+    Groups,
+    Kept,
+    Protocol,
+    cold_users,
+    common_values,
+    enough_interactions,
+    is_major,
+    right_profiles,
+    split_users,
+    support_counts,
+)
+from paml.data.schema import DTYPES, Field, Kind, Schema
+from paml.data.sources import LoadRequest, RawData, find_source
+from paml.data.vocabulary import Categories, Encoder, fit
+from paml.errors import DataError, SettingsError
+from paml.files import new_folder
+from paml.progress import SILENT, Progress
+from paml.settings import build_all
+
+DEFAULT_FOLDER = Path("paml-data")
+
+
+def prepare(
+    name: str,
+    source: str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    skip_bad_lines: bool = False,
+    progress: Progress = SILENT,
+    **settings: Any,
+) -> PreparedData:
+    """Read the source called `name` (its input at `source`) and write a prepared data set to `out`.
+
+    `settings` are those of the source and of the protocol, by name. The folder appears whole or not at all.
+
+    >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
+    """
+    kind = find_source(name)
+    source_settings, protocol = build_all([kind.settings, Protocol], settings)
+    assert isinstance(protocol, Protocol)
+    if source is not None and not kind.takes_path:
+        raise SettingsError(f"the source '{name}' reads no input", remedy="leave --from away")
+    target = Path(out) if out is not None else DEFAULT_FOLDER / name
+    with new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix="work") as work:
+        path = None if source is None else Path(source)
+        request = LoadRequest(path, source_settings, Path(work), skip_bad_lines, progress)
+        raw = kind.load(request)
+        record = SourceRecord(
+            name=name,
+            settings=source_settings.model_dump(mode="json"),
+            checksum=raw.checksum,
+            bad_lines=raw.bad_lines,
+            facts=raw.facts,
+        )
+        write(raw, record, protocol, folder, progress)
+    return PreparedData.open(target)
+
+
+def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, progress: Progress = SILENT) -> None:
+    """Apply the protocol to raw tables and fill `folder`."""
+    schema = raw.schema
+    with progress.step("reading profiles and contents"):
+        users = _side(raw.users, "user", schema.user, record.name)
+        items = _side(raw.items, "item", schema.item, record.name)
+    with progress.step("counting interactions"):
+        counts = _counts(raw, schema)
+        _require_known_items(raw, items)
+        users = _with_counts(users, counts)
+    groups = common_values(users, schema.features("user"), protocol.common_share)
+    users, rules = _apply_rules(users, protocol, schema)
+    codes = split_users(len(users), protocol.user_ratio, protocol.seed)
+    order = np.argsort(codes, kind="stable")
+    users = users[order]
+    ends = np.cumsum(np.bincount(codes, minlength=len(SPLITS)))
+    if ends[0] == 0:
+        raise DataError("no training users are left", where=record.name, remedy="loosen the protocol's settings")
+    major = is_major(users, groups.common, protocol.major_above)
+    support = support_counts(users["rows"].to_numpy(), protocol.support_share)
+    with progress.step("sorting interactions by user"):
+        rows = _ordered_rows(raw, users, items, protocol)
+    offsets = np.concatenate([[0], np.cumsum(users["rows"].to_numpy().astype(np.int64))])
+    with progress.step("writing"):
+        place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+        rows = rows.with_columns(query=pl.Series(place >= np.repeat(support, np.diff(offsets))))
+        del place
+        arrays: dict[str, np.ndarray] = {
+            "offsets": offsets,
+            "support": support.astype(np.int32),
+            "major": major,
+            "item": rows["item"].cast(pl.Int32).to_numpy(),
+            "target": rows["target"].to_numpy(),
+        }
+        tables = _as_written(users, items, rows, support, major, ends)
+        vocabulary = _encode(schema, tables, rows[: offsets[ends[0]]], int(ends[0]), groups, arrays)
+        _save(folder, tables, arrays, vocabulary)
+        starts = np.concatenate([[0], ends[:-1]])
+        manifest = Manifest(
+            format=FORMAT,
+            created_by=f"paml {version('paml')}",
+            fingerprint="",
+            source=record,
+            protocol=protocol,
+            fields=schema,
+            rules=tuple(rules),
+            users=len(users),
+            items=len(items),
+            interactions=len(rows),
+            splits={name: (int(a), int(b)) for name, a, b in zip(SPLITS, starts, ends, strict=True)},
+            major={name: int(major[a:b].sum()) for name, a, b in zip(SPLITS, starts, ends, strict=True)},
+            common_shares=groups.shares,
+            vocabulary=_sizes(vocabulary),
+            content=content_digests(folder),
+            files={str(file.relative_to(folder)): file.stat().st_size for file in _files(folder)},
+        )
+        manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
+        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def _side(frame: pl.LazyFrame, key: str, fields: tuple[Field, ...], where: str) -> pl.DataFrame:
+    """A table of users or items with columns of the types that the kinds of their fields ask for."""
+    columns = [pl.col(field.name).cast(DTYPES[field.kind]) for field in fields]
+    table = frame.select(key, *columns).collect()
+    twice = table[key].filter(table[key].is_duplicated())
+    if len(twice):
+        raise DataError(f"{key} '{twice[0]}' has more than one row", where=where, remedy="keep one row each")
+    return table
+
+
+def _counts(raw: RawData, schema: Schema) -> pl.DataFrame:
+    """Rows and positive targets per user; a target off the scale is an error."""
+    target = pl.col("target").cast(pl.Float64)
+    wrong = ~schema.target.is_right(target)
+    counts = (
+        raw.interactions.group_by("user")
+        .agg(rows=pl.len().cast(pl.Int64), positives=(target > 0).sum().cast(pl.Int64), wrong=wrong.sum())
+        .collect(engine="streaming")
+    )
+    if counts["wrong"].sum():
+        first = raw.interactions.filter(wrong).select("user", "item", "target").head(1).collect().row(0)
+        scale = f"{schema.target.low:g} to {schema.target.high:g}"
+        raise DataError(
+            f"user '{first[0]}', item '{first[1]}': target {first[2]} is off the scale",
+            where="interactions",
+            remedy=f"expected {scale}" if schema.target.kind == "rating" else "expected 0 or 1",
+        )
+    return counts.drop("wrong")
+
+
+def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
+    met = raw.interactions.select("item").unique().collect(engine="streaming")
+    strangers = met.join(items.select("item"), on="item", how="anti").sort("item")
+    if len(strangers):
+        raise DataError(
+            f"item '{strangers['item'][0]}' has interactions and no row ({len(strangers)} such items)",
+            where="items",
+            remedy="add the missing rows, with blank fields if nothing is known",
+        )
+
+
+def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+    """Users with their counts; users that only the interactions know follow, with a blank profile."""
+    known = users.join(counts, on="user", how="left", maintain_order="left")
+    strangers = counts.join(users.select("user"), on="user", how="anti").sort("user")
+    return pl.concat([known, strangers], how="diagonal").with_columns(pl.col("rows", "positives").fill_null(0))
+
+
+def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
+    """The rules in the paper's order, with a record of each."""
+    rules: list[RuleRecord] = []
+
+    def apply(rule: str, kept: Kept) -> pl.DataFrame:
+        rules.append(RuleRecord(rule=rule, kept=len(kept.users), dropped=kept.dropped))
+        if not len(kept.users):
+            raise DataError(f"no users are left after the rule '{rule}'", remedy="loosen the protocol's settings")
+        return kept.users
+
+    met = users.filter(pl.col("rows") > 0)
+    users = apply("users with interactions", Kept(met, len(users) - len(met)))
+    users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
+    if protocol.drop_wrong_profiles:
+        users = apply("no blank or wrong profile value", right_profiles(users, schema.features("user")))
+    clicks = schema.target.kind == "click"
+    what = f"at least {protocol.min_interactions} {'clicks' if clicks else 'ratings'}"
+    users = apply(what, enough_interactions(users, protocol.min_interactions, clicks=clicks))
+    return users, rules
+
+
+def _ordered_rows(raw: RawData, users: pl.DataFrame, items: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
+    """The kept users' interactions, keys replaced by row numbers, ordered by user with the support rows first.
+
+    Each source row draws a random key; sorting by (user, key) is a total order, so the result does not depend on the
+    order in which a parallel join returns rows.
+    """
+    total = raw.interactions.select(pl.len()).collect().item()
+    keys = pl.Series("key", np.random.default_rng([protocol.seed, 2]).random(total, dtype=np.float32))
+    has_time = "time" in raw.interactions.collect_schema().names()
+    if protocol.support_by == "time" and not has_time:
+        raise SettingsError("support_by is 'time', but the interactions have no time", remedy="use support_by=random")
+    context = [pl.col(field.name).cast(DTYPES[field.kind]) for field in raw.schema.context]
+    user_rows = users.select("user").with_row_index("user_row").lazy()
+    item_rows = items.select("item").with_row_index("item_row").lazy()
+    rows = (
+        raw.interactions.with_row_index("source_row")
+        .join(user_rows, on="user", how="inner")
+        .join(item_rows, on="item", how="inner")
+        .select(
+            "source_row",
+            pl.col("user_row").alias("user"),
+            pl.col("item_row").alias("item"),
+            pl.col("target").cast(pl.Float32),
+            *(["time"] if has_time else []),
+            *context,
+        )
+        .collect(engine="streaming")
+    )
+    rows = rows.with_columns(keys.gather(rows["source_row"]))
+    by = ["user", "time", "key"] if protocol.support_by == "time" else ["user", "key"]
+    return rows.sort([*by, "source_row"]).drop("source_row", "key")
+
+
+def _as_written(
+    users: pl.DataFrame,
+    items: pl.DataFrame,
+    rows: pl.DataFrame,
+    support: np.ndarray,
+    major: np.ndarray,
+    ends: np.ndarray,
+) -> dict[str, pl.DataFrame]:
+    """The three tables as people and other programs read them."""
+    split = np.repeat(np.array(SPLITS), np.diff(ends, prepend=0))
+    users = users.with_columns(
+        pl.col("user").cast(pl.String),
+        split=pl.Series(split, dtype=pl.String),
+        group=pl.Series(np.where(major, "major", "minor"), dtype=pl.String),
+        support_rows=pl.Series(support),
+        query_rows=pl.col("rows") - pl.Series(support),
+    ).drop("rows", "positives")
+    return {"users": users, "items": items.with_columns(pl.col("item").cast(pl.String)), "interactions": rows}
+
+
+def _encode(
+    schema: Schema,
+    tables: Mapping[str, pl.DataFrame],
+    training_rows: pl.DataFrame,
+    training_users: int,
+    groups: Groups,
+    arrays: dict[str, np.ndarray],
+) -> Vocabulary:
+    """Fit every field on what training users are and met, and add its encoded column to `arrays`."""
+    met = training_rows["item"].unique().sort()
+    training: dict[Side, pl.DataFrame] = {
+        "user": tables["users"][:training_users],
+        "item": tables["items"][met],
+        "context": training_rows,
+    }
+    whole: dict[Side, pl.DataFrame] = {
+        "user": tables["users"],
+        "item": tables["items"],
+        "context": tables["interactions"],
+    }
+    encoders: dict[Side, dict[str, Encoder]] = {"user": {}, "item": {}, "context": {}}
+    for side in encoders:
+        for field in schema.features(side):
+            encoder = fit(field, training[side][field.name])
+            encoders[side][field.name] = encoder
+            column = whole[side][field.name]
+            if field.kind is Kind.MULTI:
+                assert isinstance(encoder, Categories)
+                offsets, codes = encoder.encode_lists(column)
+                arrays[f"{side}.{field.name}.offsets"], arrays[f"{side}.{field.name}"] = offsets, codes
+            else:
+                arrays[f"{side}.{field.name}"] = encoder.encode(column)
+    common = {name: tuple(values) for name, values in groups.common.items()}
+    return Vocabulary(user=encoders["user"], item=encoders["item"], context=encoders["context"], common=common)
+
+
+def _save(
+    folder: Path, tables: Mapping[str, pl.DataFrame], arrays: Mapping[str, np.ndarray], vocabulary: Vocabulary
+) -> None:
+    for name, table in tables.items():
+        table.write_parquet(folder / f"{name}.parquet", row_group_size=1 << 20)
+    (folder / "arrays").mkdir()
+    for name, array in arrays.items():
+        np.save(folder / "arrays" / f"{name}.npy", array, allow_pickle=False)
+    (folder / "vocabulary.json").write_text(vocabulary.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def _sizes(vocabulary: Vocabulary) -> dict[str, int]:
+    sides = {"user": vocabulary.user, "item": vocabulary.item, "context": vocabulary.context}
+    return {
+        f"{side}.{name}": encoder.size
+        for side, encoders in sides.items()
+        for name, encoder in encoders.items()
+        if isinstance(encoder, Categories)
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    """The data set's own files (the source's working folder is still there at this point)."""
+    return [*sorted(folder.glob("*.parquet")), folder / "vocabulary.json", *sorted((folder / "arrays").iterdir())]

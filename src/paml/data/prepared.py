@@ -1,0 +1,203 @@
+"""A prepared data set on disk: plain Parquet to read, flat arrays to train on, and a manifest with a fingerprint.
+
+    DIR/users.parquet         user, the profile as text and numbers, split, group, support_rows, query_rows
+    DIR/items.parquet         item, the content
+    DIR/interactions.parquet  user, item (row numbers of the two tables), target, time, context, query
+    DIR/vocabulary.json       value -> code of every field, fitted on training users; common values per user field
+    DIR/arrays/*.npy          the same, encoded: memory-mapped, shared by processes
+    DIR/manifest.json         where it came from, every rule with its count, the splits, checksums, the fingerprint
+
+Users are ordered train, validation, test, and interactions by user, each user's support rows before the query rows:
+a split is a slice, and training never touches a page that holds validation or test rows.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import TypeAdapter, ValidationError
+
+from paml.data.protocol import Protocol
+from paml.data.schema import Schema
+from paml.data.vocabulary import Encoder
+from paml.errors import FormatError
+from paml.settings import Settings
+
+FORMAT = 1
+Side = Literal["user", "item", "context"]
+
+
+class SourceRecord(Settings):
+    """What the data was made from."""
+
+    name: str
+    settings: dict[str, Any]
+    checksum: str
+    bad_lines: int
+    facts: dict[str, float]
+
+
+class RuleRecord(Settings):
+    """What one rule of the protocol did."""
+
+    rule: str
+    kept: int
+    dropped: int
+
+
+class Manifest(Settings):
+    """Everything about a data set but its rows; the fingerprint covers all but itself, `files` and `created_by`."""
+
+    format: int
+    created_by: str
+    fingerprint: str
+    source: SourceRecord
+    protocol: Protocol
+    fields: Schema
+    rules: tuple[RuleRecord, ...]
+    users: int
+    items: int
+    interactions: int
+    splits: dict[str, tuple[int, int]]
+    """First user and end of each split."""
+    major: dict[str, int]
+    """Number of major users per split."""
+    common_shares: dict[str, float]
+    """Share of the source's users that have a common value, per user field (paper, Tab. 1)."""
+    vocabulary: dict[str, int]
+    """Number of codes per categorical or multi-valued field, "unknown" included."""
+    content: dict[str, str]
+    """SHA-256 of the arrays, the vocabulary and the identifiers."""
+    files: dict[str, int]
+    """Size of every file in bytes."""
+
+    def computed_fingerprint(self) -> str:
+        """SHA-256 of what the data set is: independent of when and by which library versions it was written."""
+        covered = self.model_dump(mode="json", exclude={"fingerprint", "files", "created_by"})
+        return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+
+
+class Vocabulary(Settings):
+    """How values become codes, and which user values are common."""
+
+    user: dict[str, Encoder]
+    item: dict[str, Encoder]
+    context: dict[str, Encoder]
+    common: dict[str, tuple[str, ...]]
+
+
+class PreparedData:
+    """An opened data set; tables and arrays are read when they are asked for."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> "PreparedData":
+        """Open a folder written by `paml.prepare`, checking that it is complete and that nobody edited the manifest."""
+        path = Path(path)
+        manifest = _read_manifest(path / "manifest.json")
+        for name, size in manifest.files.items():
+            file = path / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise FormatError(
+                    "is missing or has another size than recorded", where=file, remedy="prepare the data set again"
+                )
+        return cls(path, manifest)
+
+    def verify(self) -> None:
+        """Read everything and compare it with the checksums in the manifest."""
+        for name, digest in content_digests(self.path).items():
+            if self.manifest.content.get(name) != digest:
+                raise FormatError(
+                    "differs from its checksum", where=f"{self.path}: {name}", remedy="prepare the data set again"
+                )
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the data set; a run trained on it records this."""
+        return self.manifest.fingerprint
+
+    @property
+    def schema(self) -> Schema:
+        """Fields and target."""
+        return self.manifest.fields
+
+    def users(self) -> pl.LazyFrame:
+        """Profiles, splits and groups, one row per user."""
+        return pl.scan_parquet(self.path / "users.parquet")
+
+    def items(self) -> pl.LazyFrame:
+        """Contents, one row per item."""
+        return pl.scan_parquet(self.path / "items.parquet")
+
+    def interactions(self) -> pl.LazyFrame:
+        """Targets, one row per interaction."""
+        return pl.scan_parquet(self.path / "interactions.parquet")
+
+    def array(self, name: str) -> np.ndarray:
+        """A memory-mapped array: `item`, `target`, `offsets`, `support`, `major`, or `user.FIELD` and its like."""
+        file = self.path / "arrays" / f"{name}.npy"
+        empty = file.stat().st_size <= 128  # a header alone cannot be mapped
+        array: np.ndarray = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+        return array
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Codes of all values."""
+        text = (self.path / "vocabulary.json").read_text(encoding="utf-8")
+        return TypeAdapter(Vocabulary).validate_json(text)
+
+
+def content_digests(path: Path) -> dict[str, str]:
+    """SHA-256 of every array, of the vocabulary, and of the identifiers in the two tables."""
+    digests = {}
+    for file in sorted((path / "arrays").iterdir()):
+        digests[f"arrays/{file.name}"] = _file_digest(file)
+    digests["vocabulary.json"] = _file_digest(path / "vocabulary.json")
+    for table, key in (("users", "user"), ("items", "item")):
+        digest = hashlib.sha256()
+        for batch in _batches(pl.scan_parquet(path / f"{table}.parquet").select(key)):
+            digest.update("\0".join(batch[key].to_list()).encode() + b"\0")
+        digests[f"{table} {key}"] = digest.hexdigest()
+    return digests
+
+
+def _batches(frame: pl.LazyFrame, size: int = 100_000) -> Iterator[pl.DataFrame]:
+    rows = frame.select(pl.len()).collect().item()
+    for start in range(0, rows, size):
+        yield frame.slice(start, size).collect()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_manifest(path: Path) -> Manifest:
+    remedy = "give a folder made by 'paml data prepare'"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError("no such prepared data set", where=path.parent, remedy=remedy) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise FormatError(f"cannot be read ({error})", where=path, remedy=remedy) from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else None
+        raise FormatError(f"has format {found!r}, expected {FORMAT}", where=path, remedy="prepare the data set again")
+    try:
+        manifest = Manifest.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise FormatError(f"'{key}': {first['msg']}", where=path, remedy="prepare the data set again") from None
+    if manifest.computed_fingerprint() != manifest.fingerprint:
+        raise FormatError(
+            "fingerprint mismatch: the manifest was edited", where=path, remedy="prepare the data set again"
+        )
+    return manifest

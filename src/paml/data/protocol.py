@@ -1,0 +1,133 @@
+"""The paper's evaluation protocol (Sec. 5 "Experimental Setup" and Sec. D.1), one function per rule.
+
+The rules on users take a table with one row per user (columns `user`, `rows`, `positives` and the profile) and return
+what they kept and how many they dropped. Randomness is an argument.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+from pydantic import BeforeValidator, Field as Described, PlainSerializer
+
+from paml.data.schema import Field, Kind
+from paml.settings import Settings
+
+SPLITS = ("train", "validation", "test")
+TOLERANCE = 1e-9  # so that ceil(0.3 * 10) is 3 and floor(0.8 * 5) is 4 whatever the rounding of the product
+
+
+def _parse_ratio(value: Any) -> Any:
+    """`"7:1:2"` -> three weights."""
+    parts = value.split(":") if isinstance(value, str) else value
+    try:
+        weights = tuple(float(part) for part in parts)
+    except (TypeError, ValueError):
+        weights = ()
+    if len(weights) != 3 or min(weights) < 0 or weights[0] <= 0 or not all(map(math.isfinite, weights)):
+        raise ValueError("three weights train:validation:test such as 7:1:2, the first above 0")
+    return weights
+
+
+Ratio = Annotated[
+    tuple[float, float, float],
+    BeforeValidator(_parse_ratio),
+    PlainSerializer(lambda weights: ":".join(f"{weight:g}" for weight in weights)),
+]
+
+
+class Protocol(Settings):
+    """How users are chosen and split; the defaults are the paper's."""
+
+    seed: int = Described(0, ge=0, description="seed of the user split and of the support/query split")
+    cold_share: float = Described(0.8, gt=0, le=1, description="share of users, those with the least log data, kept")
+    drop_wrong_profiles: bool = Described(True, description="drop users with a blank or wrong profile value")
+    min_interactions: int = Described(2, ge=2, description="drop users with fewer ratings (rating) or clicks (click)")
+    user_ratio: Ratio = Described((7.0, 1.0, 2.0), description="users in train:validation:test")
+    support_share: float = Described(0.8, gt=0, lt=1, description="share of a user's rows in the support set")
+    support_by: Literal["random", "time"] = Described(
+        "random", description="random rows as support set, or the user's earliest rows (time)"
+    )
+    common_share: float = Described(
+        0.3, gt=0, le=1, description="share of a field's values, the most common, that are common"
+    )
+    major_above: int = Described(2, ge=0, description="a user with more common values than this is a major user")
+
+
+class Kept(NamedTuple):
+    """What a rule left over, and how many users it dropped."""
+
+    users: pl.DataFrame
+    dropped: int
+
+
+def cold_users(users: pl.DataFrame, share: float) -> Kept:
+    """Keep the `share` of users with the least log data; among equals the table's order decides (step 1)."""
+    keep = math.floor(share * len(users) + TOLERANCE)
+    least = np.argsort(users["rows"].to_numpy(), kind="stable")[:keep]
+    return Kept(users[np.sort(least)], len(users) - keep)
+
+
+def right_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
+    """Drop users with a blank or wrong value in any profile field (step 3): age 5 or 300, a garbled location."""
+    if not fields:
+        return Kept(users, 0)
+    kept = users.filter(pl.all_horizontal(field.is_right() for field in fields))
+    return Kept(kept, len(users) - len(kept))
+
+
+def enough_interactions(users: pl.DataFrame, minimum: int, *, clicks: bool) -> Kept:
+    """Drop users with fewer than `minimum` ratings, or clicked items; everyone keeps at least two rows (step 3).
+
+    Two rows are the least that gives a support row and a query row.
+    """
+    enough = pl.col("positives" if clicks else "rows") >= minimum
+    kept = users.filter(enough & (pl.col("rows") >= 2))
+    return Kept(kept, len(users) - len(kept))
+
+
+def split_users(count: int, ratio: Sequence[float], seed: int) -> np.ndarray:
+    """Random split code (0 train, 1 validation, 2 test) per user, each share met within one user (step 2)."""
+    bounds = np.rint(np.cumsum(ratio) / np.sum(ratio) * count).astype(np.int64)
+    codes = np.searchsorted(bounds, np.arange(count), side="right").astype(np.int8)
+    return np.random.default_rng([seed, 1]).permutation(codes)
+
+
+def support_counts(rows: np.ndarray, share: float) -> np.ndarray:
+    """Support rows per user: `share` of the rows, rounded, at least one support and one query row (step 4)."""
+    return np.clip(np.floor(share * rows + 0.5 + TOLERANCE), 1, rows - 1).astype(np.int64)
+
+
+class Groups(NamedTuple):
+    """The paper's first table: which values are common, and how many users have one, per profile field."""
+
+    common: dict[str, list[str]]
+    shares: dict[str, float]
+
+
+def common_values(users: pl.DataFrame, fields: Sequence[Field], share: float) -> Groups:
+    """The most common `share` of each field's values, rounded up (half of them where there are only two).
+
+    Counted over all users of the source: this reproduces the paper's Tab. 1 on MovieLens-1M.
+    """
+    common, shares = {}, {}
+    for field in fields:
+        if field.kind is Kind.MULTI:
+            continue
+        column = users[field.name].cast(pl.String).alias("value")
+        counts = column.drop_nulls().value_counts(name="n").sort(["n", "value"], descending=[True, False])
+        top = 1 if len(counts) == 2 else math.ceil(share * len(counts) - TOLERANCE)
+        common[field.name] = counts["value"].head(top).to_list()
+        shares[field.name] = float(counts["n"].head(top).sum()) / max(len(users), 1)
+    return Groups(common, shares)
+
+
+def is_major(users: pl.DataFrame, common: Mapping[str, Sequence[str]], above: int) -> np.ndarray:
+    """Major users have more than `above` common values (Sec. 5, "Major and minor users separating")."""
+    hits = np.zeros(len(users), dtype=np.int64)
+    for name, values in common.items():
+        known = pl.Series(list(values), dtype=pl.String)
+        hits += users[name].cast(pl.String).is_in(known.implode()).fill_null(False).to_numpy()
+    return hits > above

@@ -1,0 +1,142 @@
+"""What a data set is: typed fields of users, items and context, and a target.
+
+Everything downstream (embeddings, predictor, service) is generated from a `Schema`; no column of a particular data
+set is named outside its source.
+"""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+import polars as pl
+from pydantic import AfterValidator, Field as Described, model_validator
+
+from paml.settings import Settings
+
+
+class Kind(StrEnum):
+    """How a field's values are understood."""
+
+    CATEGORICAL = "categorical"
+    """One of a set of values; embedded through a vocabulary."""
+    MULTI = "multi"
+    """A list of values (genres, actors); the mean of their embeddings."""
+    NUMERIC = "numeric"
+    """A number (a price, a rate); normalised by the training mean and deviation, then projected."""
+    IDENTIFIER = "identifier"
+    """A name of the row for people to read (a title), carried along and never an input."""
+
+
+DTYPES: dict[Kind, pl.DataType] = {
+    Kind.CATEGORICAL: pl.String(),
+    Kind.MULTI: pl.List(pl.String()),
+    Kind.NUMERIC: pl.Float64(),
+    Kind.IDENTIFIER: pl.String(),
+}
+"""The column type each kind has in raw and prepared tables."""
+
+RESERVED = frozenset({"user", "item", "target", "time", "split", "group", "query", "support_rows", "query_rows"})
+"""Column names of the prepared tables; a field cannot take one of them."""
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError("letters, digits and underscores, beginning with a letter")
+    if name in RESERVED:
+        raise ValueError(f"a name other than the reserved {', '.join(sorted(RESERVED))}")
+    return name
+
+
+class Field(Settings):
+    """One column of users, items or context, and what counts as a wrong value in it."""
+
+    name: Annotated[str, AfterValidator(_check_name)] = Described(description="column name in the prepared tables")
+    kind: Kind = Described(description="categorical, multi, numeric or identifier")
+    min_count: int = Described(1, ge=1, description="values seen less often in training are folded into 'unknown'")
+    minimum: float | None = Described(None, description="a smaller number is a wrong value (age below 10)")
+    maximum: float | None = Described(None, description="a larger number is a wrong value (age above 100)")
+    pattern: str | None = Described(None, description="regular expression that a right value matches entirely")
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> Self:
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum not above maximum in field '{self.name}'")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ValueError(f"a regular expression in field '{self.name}' ({error})") from None
+        return self
+
+    def is_right(self) -> pl.Expr:
+        """Whether a value is neither blank nor wrong (paper, Sec. D.1, step 3)."""
+        column = pl.col(self.name)
+        right = column.is_not_null()
+        if self.kind is Kind.MULTI:
+            return right & (column.list.len() > 0)
+        if self.kind is Kind.NUMERIC:
+            right &= column.is_finite()
+        else:
+            right &= column.str.strip_chars() != ""
+        number = column.cast(pl.Float64, strict=False)
+        if self.minimum is not None:
+            right &= (number >= self.minimum).fill_null(False)
+        if self.maximum is not None:
+            right &= (number <= self.maximum).fill_null(False)
+        if self.pattern is not None:
+            right &= column.cast(pl.String).str.contains(f"^(?:{self.pattern})$")
+        return right.fill_null(False)
+
+
+class Target(Settings):
+    """What is predicted: a rating on a scale of equal steps, or a click (0 or 1)."""
+
+    kind: Literal["rating", "click"] = Described(description="rating or click")
+    low: float = Described(0.0, description="lowest rating of the scale")
+    high: float = Described(1.0, description="highest rating of the scale")
+    step: float = Described(1.0, gt=0, description="distance of neighbouring ratings")
+
+    @model_validator(mode="after")
+    def _scale_fits(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError("low below high in the target's scale")
+        if self.kind == "click" and (self.low, self.high, self.step) != (0.0, 1.0, 1.0):
+            raise ValueError("a click target without a scale")
+        if abs((self.high - self.low) / self.step - round((self.high - self.low) / self.step)) > 1e-9:
+            raise ValueError("a scale whose length is a multiple of its step")
+        return self
+
+    @property
+    def levels(self) -> list[float]:
+        """All values of the scale, lowest first: 1 .. 5 gives the d = 5 of the paper's table of layers."""
+        return [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
+
+    def is_right(self, column: pl.Expr) -> pl.Expr:
+        """Whether a value lies on the scale; half steps between levels are accepted, NaN is not."""
+        inside = column.is_finite() & (column >= self.low) & (column <= self.high)
+        if self.kind == "click":
+            inside &= (column == 0) | (column == 1)
+        return inside.fill_null(False)
+
+
+class Schema(Settings):
+    """Fields of users, of items, of the interaction's context, and the target."""
+
+    user: tuple[Field, ...] = Described(description="user fields, the profile")
+    item: tuple[Field, ...] = Described(description="item fields, the content")
+    context: tuple[Field, ...] = Described((), description="fields of the interaction itself (weather, position)")
+    target: Target = Described(description="what is predicted")
+
+    @model_validator(mode="after")
+    def _names_unique(self) -> Self:
+        for side in ("user", "item", "context"):
+            names = [field.name for field in getattr(self, side)]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"each {side} field once, not '{twice[0]}' twice")
+        return self
+
+    def features(self, side: Literal["user", "item", "context"]) -> tuple[Field, ...]:
+        """The fields of a side that are inputs: all but identifiers."""
+        fields: tuple[Field, ...] = getattr(self, side)
+        return tuple(field for field in fields if field.kind is not Kind.IDENTIFIER)

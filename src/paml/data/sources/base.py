@@ -1,0 +1,53 @@
+"""What every source delivers, and what it is given to do so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from paml.data.schema import Schema
+from paml.progress import SILENT, Progress
+from paml.settings import Settings
+
+
+@dataclass(frozen=True)
+class RawData:
+    """Three raw tables and their schema; keys may be of any type that the tables agree on.
+
+    `users` has the key `user` and the user fields, `items` the key `item` and the item fields, `interactions` has
+    `user`, `item`, `target`, optionally `time` (an integer or a date) and the context fields.
+    """
+
+    schema: Schema
+    users: pl.LazyFrame
+    items: pl.LazyFrame
+    interactions: pl.LazyFrame
+    checksum: str
+    """Identifies what the tables were read or made from."""
+    bad_lines: int = 0
+    """Lines that were skipped because they could not be read."""
+    facts: dict[str, float] = field(default_factory=dict)
+    """What is known about the data beyond the tables, such as the best reachable error of a synthetic world."""
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """What a source may use: where the input lies, its settings, and a folder for temporary files."""
+
+    path: Path | None
+    settings: Settings
+    workdir: Path
+    skip_bad_lines: bool = False
+    progress: Progress = SILENT
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of input: how it is called, what it takes, and the function that reads it."""
+
+    name: str
+    summary: str
+    settings: type[Settings]
+    load: Callable[[LoadRequest], RawData]
+    takes_path: bool

@@ -1,0 +1,80 @@
+"""Input files: a folder or a zip archive as one thing, checksums, and what a file really is."""
+
+import hashlib
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+
+from paml.errors import DataError, nearest
+
+MAGIC = {
+    b"\x1f\x8b": "a gzip file",
+    b"\x28\xb5\x2f\xfd": "a zstandard file",
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a Parquet file",
+}
+
+
+class InputFolder:
+    """Files by name, from a folder or from a zip archive (unpacked into `workdir` when asked for)."""
+
+    def __init__(self, path: Path, workdir: Path) -> None:
+        if not path.exists():
+            raise DataError("no such file or folder", where=path, remedy="check the path given with --from")
+        self.path, self._workdir = path, workdir
+        self._archive: zipfile.ZipFile | None = None
+        if path.is_dir():
+            self._names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+            return
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except zipfile.BadZipFile as error:
+            raise DataError(
+                f"not a complete zip archive ({error})",
+                where=path,
+                remedy="give a folder or download the archive again",
+            ) from None
+        self._names = {name for name in self._archive.namelist() if not name.endswith("/")}
+
+    def file(self, name: str) -> Path:
+        """Path of the file called `name`, at the top or in the only folder that has it."""
+        found = sorted(entry for entry in self._names if entry == name or entry.endswith(f"/{name}"))
+        if not found:
+            have = {entry.rsplit("/", 1)[-1] for entry in self._names}
+            raise DataError(
+                f"has no file '{name}'", where=self.path, remedy=nearest(name, have) if have else "it is empty"
+            )
+        if self._archive is None:
+            return self.path / min(found, key=len)
+        return self._unpack(self._archive, min(found, key=len))
+
+    def _unpack(self, archive: zipfile.ZipFile, entry: str) -> Path:
+        target = self._workdir / f"{len(list(self._workdir.iterdir()))}-{entry.rsplit('/', 1)[-1]}"
+        try:
+            with archive.open(entry) as packed, target.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked, 1 << 20)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise DataError(
+                f"'{entry}' cannot be unpacked ({error})", where=self.path, remedy="download the archive again"
+            ) from None
+        return target
+
+
+def checksum(*paths: Path) -> str:
+    """SHA-256 over the contents of files, in the order given."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def require_text(path: Path) -> None:
+    """Refuse compressed and binary files where text is expected, by their first bytes."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    for magic, what in MAGIC.items():
+        if head.startswith(magic):
+            raise DataError(f"is {what}, not text", where=path.name, remedy="unpack it first")

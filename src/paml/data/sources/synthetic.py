@@ -1,0 +1,239 @@
+"""An embedded data set: a small world made by a seed, in a rating and a click version.
+
+Profiles are skewed (a few common values, a long tail); a user's taste is the sum of what the profile's values bring and
+of what is personal, and rare values bring larger vectors, so that unusual profiles have unusual tastes. Items differ in
+quality and popularity, and users rather meet what they like. Ratings and clicks are drawn with known noise: the best
+reachable error is recorded among the data set's facts.
+
+Legend: U users of a chunk, I items, D taste dimensions, N interactions of a chunk.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field as Described
+from scipy.special import expit, ndtr
+
+from paml.data.schema import Field, Kind, Schema, Target
+from paml.data.sources.base import LoadRequest, RawData
+from paml.settings import Settings
+
+TASTE_DIMENSIONS = 8
+CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of working memory
+TINY = np.finfo(np.float32).tiny
+WRONG_PROFILES = 0.015  # share of users with a blank or impossible profile value
+RATING_NOISE = 0.75
+CLICK_WEIGHTS = (0.1, 0.9)  # of an item not clicked and clicked, in the weighted entropy loss (Sec. D.6)
+
+AGES = {"25": 0.35, "35": 0.20, "18": 0.18, "45": 0.09, "50": 0.08, "56": 0.06, "12": 0.04}
+WIDE_FIELDS = {"occupation": 21, "zip": 200, "state": 40, "country": 12}  # number of values, Zipf-distributed
+RATING_PROFILE = ("gender", "age", "occupation", "zip")
+CLICK_PROFILE = (*RATING_PROFILE, "state", "country")
+CLICK_COLUMNS = ("ctr", "cvr", "price", "logctr", "logcvr", "logprice", "ctrcvr", "cvrprice", "ctrcvrprice")
+GENRES = (
+    *("action", "adventure", "animation", "biography", "comedy", "crime", "documentary", "drama", "family"),
+    *("fantasy", "history", "horror", "musical", "mystery", "romance", "thriller", "war", "western"),
+)
+
+
+class SyntheticSettings(Settings):
+    """Size and kind of the world."""
+
+    users: int = Described(2000, ge=10, description="number of users")
+    items: int = Described(500, ge=20, description="number of items")
+    target: Literal["rating", "click"] = Described("rating", description="ratings from 1 to 5, or clicks")
+    median_rows: float = Described(28.0, ge=2, description="median number of interactions per user")
+    world: int = Described(0, ge=0, description="seed of the world itself; `seed` is that of the splits")
+
+
+@dataclass(frozen=True)
+class _World:
+    """What exists before any user arrives."""
+
+    values: dict[str, list[str]]
+    chances: dict[str, np.ndarray]
+    tastes: dict[str, np.ndarray]
+    """Per profile field: taste vector and bias that each value brings, (values, D + 1)."""
+    item_taste_ID: np.ndarray
+    quality_I: np.ndarray
+    log_popularity_I: np.ndarray
+    items: pl.DataFrame
+
+
+def load(request: LoadRequest) -> RawData:
+    """Make the world and stream its users to `workdir`, chunk by chunk, in bounded memory."""
+    settings = request.settings
+    assert isinstance(settings, SyntheticSettings)
+    clicks = settings.target == "click"
+    world = _make_world(settings, np.random.default_rng([settings.world, 0]))
+    chunk = max(1, CELLS_PER_CHUNK // settings.items)
+    floors: list[np.ndarray] = []
+    with request.progress.step("drawing users", settings.users) as step:
+        for number, start in enumerate(range(0, settings.users, chunk)):
+            count = min(chunk, settings.users - start)
+            rng = np.random.default_rng([settings.world, 1, number])
+            users, interactions, floor_U = _draw_users(world, settings, start, count, rng)
+            users.write_parquet(request.workdir / f"users-{number:05d}.parquet", compression="lz4")
+            interactions.write_parquet(request.workdir / f"interactions-{number:05d}.parquet", compression="lz4")
+            floors.append(floor_U)
+            step.advance(count)
+    return RawData(
+        schema=_schema(clicks),
+        users=pl.scan_parquet(request.workdir / "users-*.parquet"),
+        items=world.items.lazy(),
+        interactions=pl.scan_parquet(request.workdir / "interactions-*.parquet"),
+        checksum=f"synthetic-1 {settings.model_dump_json()}",
+        facts={"best_nel" if clicks else "best_mse": float(np.concatenate(floors).mean())},
+    )
+
+
+def _schema(clicks: bool) -> Schema:
+    limits: dict[str, dict[str, Any]] = {"age": {"minimum": 10, "maximum": 100}}
+    profile = CLICK_PROFILE if clicks else RATING_PROFILE
+    user = tuple(Field(name=name, kind=Kind.CATEGORICAL, **limits.get(name, {})) for name in profile)
+    title = Field(name="title", kind=Kind.IDENTIFIER)
+    if clicks:
+        numbers = tuple(Field(name=name, kind=Kind.NUMERIC) for name in CLICK_COLUMNS)
+        return Schema(user=user, item=(title, *numbers), target=Target(kind="click"))
+    content = (Field(name="genre", kind=Kind.MULTI), Field(name="director", kind=Kind.CATEGORICAL))
+    year = Field(name="year", kind=Kind.NUMERIC)
+    return Schema(user=user, item=(title, *content, year), target=Target(kind="rating", low=1, high=5))
+
+
+def _make_world(settings: SyntheticSettings, rng: np.random.Generator) -> _World:
+    values: dict[str, list[str]] = {"gender": ["M", "F"], "age": list(AGES)}
+    chances: dict[str, np.ndarray] = {"gender": np.array([0.7, 0.3]), "age": np.array(list(AGES.values()))}
+    for name, size in WIDE_FIELDS.items():
+        values[name] = [f"{name}-{k:03d}" for k in range(size)]
+        chances[name] = (weights := 1.0 / np.arange(1, size + 1)) / weights.sum()
+    profile = CLICK_PROFILE if settings.target == "click" else RATING_PROFILE
+    tastes = {}
+    for name in profile:
+        rarity = 1.0 - chances[name] / chances[name].max()  # 0 for the most common value, towards 1 for rare ones
+        tastes[name] = rng.normal(size=(len(rarity), TASTE_DIMENSIONS + 1)) * (0.1 + 0.3 * rarity[:, None])
+    quality_I = rng.normal(size=settings.items)
+    rank_I = np.empty(settings.items)
+    rank_I[np.argsort(-quality_I - rng.normal(scale=1.5, size=settings.items))] = np.arange(1, settings.items + 1)
+    make_items = _click_items if settings.target == "click" else _rating_items
+    item_taste_ID, items = make_items(settings.items, quality_I, rng)
+    return _World(values, chances, tastes, item_taste_ID, 0.45 * quality_I, -0.8 * np.log(rank_I), items)
+
+
+def _rating_items(count: int, quality_I: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, pl.DataFrame]:
+    """Items whose taste comes from their genres, their director and themselves."""
+    genre_chances = (weights := 1.0 / np.arange(1, len(GENRES) + 1) ** 0.7) / weights.sum()
+    genre_GD = rng.normal(size=(len(GENRES), TASTE_DIMENSIONS))
+    directors = max(2, count // 4)
+    director_KD = rng.normal(size=(directors, TASTE_DIMENSIONS))
+    # One to three genres each: the first ranks of a random order weighted by how common a genre is.
+    order_IG = np.argsort(rng.exponential(size=(count, len(GENRES))) / genre_chances, axis=1)
+    member_IG = np.argsort(order_IG, axis=1) < rng.choice([1, 2, 3], p=[0.5, 0.35, 0.15], size=(count, 1))
+    director_I = np.minimum(rng.exponential(directors / 3, size=count).astype(int), directors - 1)
+    own_ID = rng.normal(size=(count, TASTE_DIMENSIONS))
+    genre_ID = member_IG @ genre_GD / np.sqrt(member_IG.sum(axis=1, keepdims=True))
+    taste_ID = (genre_ID + 0.6 * director_KD[director_I] + 0.5 * own_ID) / np.sqrt(TASTE_DIMENSIONS * 1.61)
+    items = pl.DataFrame(
+        {
+            "item": np.arange(count, dtype=np.uint32),
+            "title": [f"Film {k + 1}" for k in range(count)],
+            "genre": [[GENRES[g] for g in np.flatnonzero(row)] for row in member_IG],
+            "director": [f"Director {k + 1}" for k in director_I],
+            "year": np.round(2000 - rng.exponential(15, size=count) + 2 * quality_I),
+        }
+    )
+    return taste_ID, items
+
+
+def _click_items(count: int, quality_I: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, pl.DataFrame]:
+    """Items described by the nine numeric columns of the paper's production set; taste is a function of them."""
+    conversion_I, expense_I = rng.normal(size=count), rng.normal(size=count)
+    ctr, cvr, price = expit(0.6 * quality_I - 1.6), expit(0.8 * conversion_I - 2.5), np.exp(0.9 * expense_I + 3)
+    hidden_I3 = np.stack([quality_I, conversion_I, expense_I], axis=1)
+    bent_ID = np.tanh(hidden_I3 @ rng.normal(size=(3, TASTE_DIMENSIONS)) + rng.normal(size=TASTE_DIMENSIONS))
+    taste_ID = (1.3 * bent_ID + 0.4 * rng.normal(size=bent_ID.shape)) / np.sqrt(TASTE_DIMENSIONS)
+    columns = (ctr, cvr, price, np.log(ctr), np.log(cvr), np.log(price), ctr * cvr, cvr * price, ctr * cvr * price)
+    keys = {"item": np.arange(count, dtype=np.uint32), "title": [f"Offer {k + 1}" for k in range(count)]}
+    return taste_ID, pl.DataFrame({**keys, **dict(zip(CLICK_COLUMNS, columns, strict=True))})
+
+
+def _draw_users(
+    world: _World, settings: SyntheticSettings, start: int, count: int, rng: np.random.Generator
+) -> tuple[pl.DataFrame, pl.DataFrame, np.ndarray]:
+    """One chunk: profiles, interactions and each user's best reachable error."""
+    codes = {name: rng.choice(len(world.values[name]), size=count, p=world.chances[name]) for name in world.tastes}
+    taste_UD1: np.ndarray = rng.normal(scale=0.45, size=(count, TASTE_DIMENSIONS + 1))
+    for name, table in world.tastes.items():
+        taste_UD1 += table[codes[name]]
+    appeal_UI = np.asarray(taste_UD1[:, :-1] @ world.item_taste_ID.T, dtype=np.float32)
+    row, item = _draw_choices(appeal_UI, world.log_popularity_I, settings.median_rows, rng)
+    mean_N = world.quality_I[item] + 0.7 * taste_UD1[row, -1] + 1.2 * appeal_UI[row, item]
+    if settings.target == "click":
+        target_N, floor_N = _draw_clicks(2.0 * mean_N - 1.7, rng)
+    else:
+        target_N, floor_N = _draw_ratings(mean_N + 3.25, rng)
+    rows_U = np.bincount(row, minlength=count)
+    floor_U = np.bincount(row, weights=floor_N, minlength=count) / rows_U
+    begin_U = 1_500_000_000 + rng.integers(0, 100_000_000, size=count)
+    interactions = pl.DataFrame(
+        {
+            "user": (row + start).astype(np.uint32),
+            "item": item.astype(np.uint32),
+            "target": target_N.astype(np.float32),
+            "time": begin_U[row] + rng.integers(0, 10_000_000, size=len(row)),
+        }
+    )
+    return _profiles(world, codes, start, count, rng), interactions, floor_U
+
+
+def _draw_choices(
+    appeal_UI: np.ndarray, log_popularity_I: np.ndarray, median_rows: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whom meets what: distinct items, drawn with weights popularity * exp(appeal / 2) (Gumbel top-k)."""
+    count, items = appeal_UI.shape
+    rows_U = np.clip(rng.lognormal(np.log(median_rows), 0.8, size=(count,)).astype(int), 1, items // 2)
+    key_UI = log_popularity_I.astype(np.float32) + 0.5 * appeal_UI
+    key_UI -= np.log(np.maximum(rng.standard_exponential(size=key_UI.shape, dtype=np.float32), TINY))
+    order_UI = np.argsort(-key_UI, axis=1)
+    chosen_UI = np.zeros(key_UI.shape, dtype=bool)
+    np.put_along_axis(chosen_UI, order_UI, np.arange(items) < rows_U[:, None], axis=1)
+    row, item = np.nonzero(chosen_UI)
+    return row, item
+
+
+def _draw_ratings(mean_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Ratings clip(round(mean + noise), 1, 5), and their variance given the mean: the best reachable squared error."""
+    rating_N = np.clip(np.rint(mean_N + rng.normal(scale=RATING_NOISE, size=mean_N.shape)), 1, 5)
+    expected_N, square_N = np.ones_like(mean_N), np.ones_like(mean_N)
+    for level in (1, 2, 3, 4):
+        above_N = ndtr((mean_N - level - 0.5) / RATING_NOISE)  # P(rating > level)
+        expected_N += above_N
+        square_N += (2 * level + 1) * above_N
+    return rating_N, square_N - expected_N**2
+
+
+def _draw_clicks(logit_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Clicks with probability p, and the expected weighted entropy loss of its best prediction.
+
+    With weights w1 (clicked) and w0 the loss -w log p'(label) is least at p' = w1 p / (w1 p + w0 (1 - p)).
+    """
+    p_N = expit(logit_N)
+    w0, w1 = CLICK_WEIGHTS
+    best_N = w1 * p_N / (w1 * p_N + w0 * (1 - p_N))
+    floor_N = -(w1 * p_N * np.log(best_N) + w0 * (1 - p_N) * np.log1p(-best_N))
+    return (rng.random(size=p_N.shape) < p_N).astype(np.float32), floor_N
+
+
+def _profiles(
+    world: _World, codes: dict[str, np.ndarray], start: int, count: int, rng: np.random.Generator
+) -> pl.DataFrame:
+    """The profile table; a few users left a field blank or typed an impossible age."""
+    names = {name: pl.Series(world.values[name])[codes[name]] for name in codes}
+    users = pl.DataFrame({"user": np.arange(start, start + count, dtype=np.uint32), **names})
+    slip = pl.Series(rng.random(count))
+    blank, wrong = slip < WRONG_PROFILES / 2, (slip >= WRONG_PROFILES / 2) & (slip < WRONG_PROFILES)
+    return users.with_columns(
+        occupation=pl.when(blank).then(None).otherwise(pl.col("occupation")),
+        age=pl.when(wrong).then(pl.lit("5")).otherwise(pl.col("age")),
+    )

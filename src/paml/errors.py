@@ -1,0 +1,43 @@
+"""What goes wrong, in words: every error a user can cause says what, where and the remedy.
+
+PamlError
+├── SettingsError   a setting, recipe or argument that cannot be used
+├── DataError       input data that cannot be read as what it claims to be
+└── FormatError     a file of our own (prepared data set, run) that is damaged, edited or of another version
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PamlError(Exception):
+    """Base of all errors that are the input's fault; the command line shows it as one line and exits with 1."""
+
+    def __init__(self, what: str, *, where: object = None, remedy: str | None = None) -> None:
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.remedy = remedy
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        located = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{located}; {self.remedy}" if self.remedy else located
+
+
+class SettingsError(PamlError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+
+class DataError(PamlError):
+    """Input data that is missing, damaged or contradicts its description."""
+
+
+class FormatError(PamlError):
+    """A file written by paml that is incomplete, was edited, or belongs to another version."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` or, where nothing is near, the list of what is known."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"

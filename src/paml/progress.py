@@ -1,0 +1,88 @@
+"""Progress of long work: a bar where there is a terminal, lines where there is none, silence in the library."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichProgress, TextColumn, TimeRemainingColumn
+
+
+class Step:
+    """One piece of work under way; `advance` is cheap enough for inner loops over chunks or batches."""
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        """Count `amount` more units as done; `note` says what matters now (a metric, a speed)."""
+
+
+class Progress:
+    """Silent; the base of the others and the default of every library function."""
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        """Announce a step of `total` units (None: unknown) for the duration of a `with` block."""
+        yield Step()
+
+
+SILENT = Progress()
+
+
+class _BarStep(Step):
+    def __init__(self, bars: RichProgress, title: str, total: int | None) -> None:
+        self._bars, self._note = bars, ""
+        self._task = bars.add_task(title, total=total, note="")
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self._note = note or self._note
+        self._bars.update(self._task, advance=amount, note=self._note)
+
+
+class BarProgress(Progress):
+    """Bars on standard error, for people who watch."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        """Show a bar, removed when the step is done."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with RichProgress(
+            *columns, TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=self._console, transient=True
+        ) as bars:
+            yield _BarStep(bars, title, total)
+
+
+class _LineStep(Step):
+    """A line at most every ten seconds, so that a log stays readable."""
+
+    EVERY_SECONDS = 10.0
+
+    def __init__(self, title: str, total: int | None) -> None:
+        self._title, self._total, self._done, self._last = title, total, 0, time.monotonic()
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self._done += amount
+        now = time.monotonic()
+        if now - self._last >= self.EVERY_SECONDS:
+            self._last = now
+            done = f"{self._done} of {self._total}" if self._total else str(self._done)
+            print(f"{self._title}: {done} {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+class LineProgress(Progress):
+    """Log lines on standard error, for files and pipes."""
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        """Print a line now and then, and one with the time taken at the end."""
+        started = time.monotonic()
+        yield _LineStep(title, total)
+        print(f"{title}: done in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+def for_terminal() -> Progress:
+    """Bars if standard error is a terminal, else lines."""
+    console = Console(stderr=True)
+    return BarProgress(console) if console.is_terminal else LineProgress()

@@ -1,0 +1,57 @@
+"""Typed settings: checked at the door, then passed on as values. Unknown keys are refused by name."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paml.errors import SettingsError, nearest
+
+
+class Settings(BaseModel):
+    """Base of every settings class: immutable, no unknown keys, each field with a description."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def build(settings: type[S], values: Mapping[str, Any]) -> S:
+    """One settings object, or a SettingsError that names the key, the value and what is expected."""
+    try:
+        return settings.model_validate(dict(values))
+    except ValidationError as error:
+        raise _explain(error, settings.model_fields) from None
+
+
+def build_all(classes: Sequence[type[Settings]], values: Mapping[str, Any]) -> list[Settings]:
+    """Hand each key to the class that owns it, so that users type `key=value` without knowing whose it is."""
+    known = {key: owner for owner in classes for key in owner.model_fields}
+    for key in values:
+        if key not in known:
+            raise SettingsError(f"unknown setting '{key}'", remedy=nearest(key, known))
+    return [build(owner, {k: v for k, v in values.items() if known[k] is owner}) for owner in classes]
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """`["users=500", "seed=1"]` -> `{"users": "500", "seed": "1"}`; pydantic turns the text into types."""
+    values: dict[str, str] = {}
+    for text in assignments:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise SettingsError(f"'{text}' is not a setting", remedy="write it as key=value")
+        if key in values:
+            raise SettingsError(f"setting '{key}' is given twice", remedy="keep one of them")
+        values[key] = value
+    return values
+
+
+def _explain(error: ValidationError, known: Iterable[str]) -> SettingsError:
+    """The first of pydantic's complaints as one sentence."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"]) or "settings"
+    if first["type"] == "extra_forbidden":
+        return SettingsError(f"unknown setting '{key}'", remedy=nearest(key, known))
+    expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return SettingsError(f"setting '{key}' is {first['input']!r}", remedy=f"expected {expected}")

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import paml
+from paml.baselines import SplitRows, training_mean, tuned_bias
+from paml.data.sources import synthetic
+
+
+def test_profiles_are_skewed_and_unusual_profiles_have_unusual_tastes(tmp_path: Path) -> None:
+    settings = synthetic.SyntheticSettings(users=2000, items=100)
+    world = synthetic._make_world(settings, np.random.default_rng([0, 0]))
+    strength = np.linalg.norm(world.tastes["zip"], axis=1)  # values in order of falling frequency
+    assert strength[:3].mean() < 0.8 * strength[20:].mean()
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=2000, items=100)
+    counts = data.users().collect()["zip"].value_counts().sort("count", descending=True)["count"]
+    assert counts[0] > 20 * counts[-1]
+    assert 0.55 < sum(data.manifest.major.values()) / data.manifest.users < 0.8
+
+
+def test_recorded_floor_is_the_error_of_the_true_mean() -> None:
+    rng = np.random.default_rng(0)
+    mean = rng.normal(3.3, 0.8, size=400_000)
+    rating, variance = synthetic._draw_ratings(mean, rng)
+    buckets = np.digitize(mean, np.linspace(0.5, 6, 300))
+    expected = np.bincount(buckets, weights=rating) / np.maximum(np.bincount(buckets), 1)
+    assert np.mean((rating - expected[buckets]) ** 2) == pytest.approx(variance.mean(), rel=0.01)
+
+
+def test_recorded_click_floor_is_the_least_weighted_entropy() -> None:
+    rng = np.random.default_rng(0)
+    logit = rng.normal(-1.5, 1.0, size=200_000)
+    click, floor = synthetic._draw_clicks(logit, rng)
+    p = 1 / (1 + np.exp(-logit))
+
+    def loss(shift: float) -> float:
+        q = 1 / (1 + np.exp(-(logit + np.log(9) + shift)))  # weights 0.9 : 0.1 add log 9 to the logit
+        return float(np.mean(np.where(click == 1, -0.9 * np.log(q), -0.1 * np.log(1 - q))))
+
+    assert loss(0.0) == pytest.approx(floor.mean(), rel=0.01)
+    assert loss(0.0) < min(loss(-0.5), loss(0.5))
+    assert np.mean(click) == pytest.approx(p.mean(), abs=0.005)
+
+
+def test_baselines_lie_between_the_floor_and_a_constant(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data")
+    test = SplitRows.of(data, "test")
+    constant = test.query_error(training_mean(data, "test")).mean()
+    bias = test.query_error(tuned_bias(data).predict(test)).mean()
+    assert data.manifest.source.facts["best_mse"] * 1.3 < bias < constant * 0.9
+
+
+def test_minor_users_are_harder(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=10_000)
+    test = SplitRows.of(data, "test")
+    error = test.query_error(tuned_bias(data).predict(test))
+    first, end = data.manifest.splits["test"]
+    major = data.array("major")[first:end]
+    assert error[~major].mean() > 1.05 * error[major].mean()
+
+
+def test_click_version_has_the_columns_of_the_papers_production_set(click_world: paml.PreparedData) -> None:
+    assert [field.name for field in click_world.schema.features("user")] == list(synthetic.CLICK_PROFILE)
+    assert len(click_world.schema.features("item")) == 9
+    assert set(np.unique(click_world.array("target"))) == {0.0, 1.0}
+    clicks = click_world.interactions().group_by("user").agg(pl.col("target").sum()).collect()["target"]
+    assert clicks.min() >= 2
+
+
+def test_items_met_are_distinct_and_liked_rather_than_not(world: paml.PreparedData) -> None:
+    rows = world.interactions().collect()
+    assert not rows.select("user", "item").is_duplicated().any()
+
+
+def test_a_larger_world_begins_with_the_smaller_ones_items(tmp_path: Path) -> None:
+    small = paml.prepare("synthetic", out=tmp_path / "a", users=50)
+    large = paml.prepare("synthetic", out=tmp_path / "b", users=100)
+    assert small.items().collect().equals(large.items().collect())
+
+
+def test_chunks_bound_what_is_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic, "CELLS_PER_CHUNK", 80 * 70)
+    data = paml.prepare("synthetic", out=tmp_path / "a", users=400, items=80, cold_share=1, drop_wrong_profiles=False)
+    users = data.users().collect()["user"]
+    assert len(users) >= 390
+    assert users.n_unique() == len(users)

@@ -1,0 +1,117 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import paml
+from paml.errors import PamlError
+
+Edit = Callable[[str, str, str], Path]
+
+
+def test_tables_become_a_data_set(tables: Path, tmp_path: Path) -> None:
+    data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1, seed=3)
+    assert (data.manifest.users, data.manifest.items) == (20, 12)
+    original = pl.read_csv(tables / "ratings.csv")
+    assert data.manifest.interactions == len(original)
+    rows = data.interactions().collect()
+    users, items = data.users().collect(), data.items().collect()
+    back = pl.DataFrame(
+        {
+            "uid": users["user"].gather(rows["user"]).cast(pl.Int64),
+            "movie": items["item"].gather(rows["item"]).cast(pl.Int64),
+            "stars": rows["target"].cast(pl.Int64),
+            "when": rows["time"].cast(pl.Int64),
+        }
+    )
+    assert back.sort("uid", "movie").equals(original.sort("uid", "movie"))
+    assert users["town"].to_list()[0].startswith("Town, ")
+    assert items["title"][3] == 'The "Film" 3'
+    assert items["genres"][4].to_list() == ["drama", "genre1"]
+
+
+def test_an_archive_equals_its_folder(tables: Path, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", tables.parent, tables.name)
+    from_folder = paml.prepare("tables", tables, tmp_path / "a")
+    from_archive = paml.prepare("tables", archive, tmp_path / "b")
+    assert from_archive.fingerprint == from_folder.fingerprint
+
+
+def test_users_without_profile_are_kept_as_unknown_if_asked(edit: Edit, tmp_path: Path) -> None:
+    folder = edit("users.csv", '7,F,21,"Town, 3"\n', "")
+    strict = paml.prepare("tables", folder, tmp_path / "a", cold_share=1)
+    assert strict.manifest.users == 19
+    loose = paml.prepare("tables", folder, tmp_path / "b", cold_share=1, drop_wrong_profiles=False)
+    assert loose.manifest.users == 20
+    row = loose.users().collect()["user"].to_list().index("7")
+    assert loose.array("user.town")[row] == 0
+
+
+def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:
+    clean = paml.prepare("tables", edit("ratings.csv", "0,0,1,1000\n", ""), tmp_path / "a")
+    folder = edit("ratings.csv", "0,1,2,1001\n", "garbage\n0,1,2,1001\n0,2,9,5\n")
+    dirty = paml.prepare("tables", folder, tmp_path / "b", skip_bad_lines=True)
+    assert dirty.manifest.source.bad_lines == 2
+    assert dirty.interactions().collect().equals(clean.interactions().collect())
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("ratings.csv", "0,1,2,1001", "0,1,2", r"ratings.csv line 3: 3 fields where 4 are expected"),
+        ("ratings.csv", "0,1,2,1001", "0,1,x,1001", r"ratings.csv line 3: stars 'x' is not a number from 1 to 5"),
+        ("ratings.csv", "0,1,2,1001", "0,1,6,1001", r"ratings.csv line 3: stars '6' is not a number from 1 to 5"),
+        ("ratings.csv", "0,1,2,1001", "0,99,2,1001", r"items: item '99' has interactions and no row \(1 such items\)"),
+        ("users.csv", '1,F,21,"Town, 1"', '0,F,21,"Town, 1"', r"user '0' has more than one row"),
+        ("movies.csv", "0.5", "cheap", r"movies.csv line 2: price 'cheap' is not a number"),
+        ("schema.toml", "[users.fields]", "[users.fields", r"schema.toml: is not TOML"),
+        ("schema.toml", 'key = "movie"', 'kee = "movie"', r"schema.toml: setting 'items.key'"),
+        ("schema.toml", 'genres = "multi"', 'genres = "many"', r"expected 'categorical', 'multi', 'numeric' or"),
+        ("schema.toml", 'column = "home town"', 'column = "home"', r"users.csv: has no column 'home'; did you mean"),
+        (
+            "schema.toml",
+            'file = "movies.csv"',
+            'file = "films.csv"',
+            r"has no file 'films.csv'; did you mean 'movies.csv'",
+        ),
+    ],
+)
+def test_bad_input(edit: Edit, tmp_path: Path, file: str, old: str, new: str, message: str) -> None:
+    folder = edit(file, old, new)
+    with pytest.raises(PamlError, match=message):
+        paml.prepare("tables", folder, tmp_path / "out", cold_share=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"tables"}  # nothing half-written
+
+
+def test_missing_and_truncated_input(tables: Path, tmp_path: Path) -> None:
+    with pytest.raises(PamlError, match=r"nowhere: no such file or folder; check the path given with --from"):
+        paml.prepare("tables", tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(PamlError, match="needs a folder or archive; give it with --from"):
+        paml.prepare("tables", out=tmp_path / "out")
+    archive = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tables))
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PamlError, match=r"packed.zip: not a complete zip archive"):
+        paml.prepare("tables", archive, tmp_path / "out")
+    position = whole.find(b"uid,movie")
+    position = position if position > 0 else whole.find(b"ratings.csv") + 40  # inside the first member's data
+    archive.write_bytes(whole[:position] + b"\x00\xff\x00\xff" + whole[position + 4 :])
+    with pytest.raises(PamlError, match=r"packed.zip: 'ratings.csv' cannot be unpacked"):
+        paml.prepare("tables", archive, tmp_path / "out")
+
+
+def test_support_by_time_takes_the_earliest(tables: Path, tmp_path: Path) -> None:
+    data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1, support_by="time")
+    bounds = (
+        data.interactions()
+        .group_by("user")
+        .agg(pl.col("time").filter(~pl.col("query")).max().alias("a"), pl.col("time").filter("query").min().alias("b"))
+        .collect()
+    )
+    assert (bounds["a"] < bounds["b"]).all()
+    toml = tables / "schema.toml"
+    toml.write_text(toml.read_text().replace('time = "when"\n', ""))
+    with pytest.raises(PamlError, match="support_by is 'time', but the interactions have no time"):
+        paml.prepare("tables", tables, tmp_path / "other", support_by="time")

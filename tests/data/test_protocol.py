@@ -1,0 +1,97 @@
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, strategies as st
+
+from paml.data import protocol
+from paml.data.schema import Field, Kind
+from paml.errors import SettingsError
+from paml.settings import build
+
+GENDER = Field(name="gender", kind=Kind.CATEGORICAL)
+AGE = Field(name="age", kind=Kind.CATEGORICAL, minimum=10, maximum=100)
+TOWN = Field(name="town", kind=Kind.CATEGORICAL, pattern=r"[a-z ]+")
+
+
+def people(**columns: list[object]) -> pl.DataFrame:
+    count = len(next(iter(columns.values())))
+    return pl.DataFrame({"user": [f"u{k}" for k in range(count)], **columns}, strict=False)
+
+
+def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
+    users = people(rows=[5, 1, 9, 5, 2])
+    kept = protocol.cold_users(users, 0.8)
+    assert kept.users["user"].to_list() == ["u0", "u1", "u3", "u4"]
+    assert kept.dropped == 1
+    assert protocol.cold_users(users, 0.6).users["user"].to_list() == ["u0", "u1", "u4"]  # of equals, the first
+
+
+def test_eighty_percent_of_movielens_is_4832() -> None:
+    assert len(protocol.cold_users(people(rows=list(range(6040))), 0.8).users) == 4832
+
+
+def test_blank_and_wrong_profiles_are_dropped() -> None:
+    users = people(
+        gender=["F", None, " ", "M", "M", "M", "F"],
+        age=["10", "20", "20", "9", "x", "101", "100"],
+        town=["new york"] * 7,
+    )
+    kept = protocol.right_profiles(users, [GENDER, AGE, TOWN])
+    assert kept.users["user"].to_list() == ["u0", "u6"]
+    assert kept.dropped == 5
+    garbled = people(gender=["F", "F"], age=["20", "20"], town=["l?n,d", "rome"])
+    assert protocol.right_profiles(garbled, [TOWN]).users["user"].to_list() == ["u1"]
+
+
+def test_too_few_interactions() -> None:
+    users = people(rows=[1, 2, 5, 9], positives=[1, 2, 1, 2])
+    assert protocol.enough_interactions(users, 2, clicks=False).users["user"].to_list() == ["u1", "u2", "u3"]
+    assert protocol.enough_interactions(users, 2, clicks=True).users["user"].to_list() == ["u1", "u3"]
+    assert protocol.enough_interactions(users, 6, clicks=False).dropped == 3
+
+
+@given(st.integers(1, 5000), st.integers(0, 3))
+def test_split_is_seven_one_two_within_one_user(count: int, seed: int) -> None:
+    sizes = np.bincount(protocol.split_users(count, (7, 1, 2), seed), minlength=3)
+    assert sizes.sum() == count
+    assert np.all(np.abs(sizes - count * np.array([0.7, 0.1, 0.2])) <= 1)
+
+
+def test_split_depends_on_the_seed_alone() -> None:
+    first, again, other = (protocol.split_users(100, (7, 1, 2), seed) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@given(st.lists(st.integers(2, 3000), min_size=1), st.floats(0.01, 0.99))
+def test_support_and_query_are_never_empty(rows: list[int], share: float) -> None:
+    counts = protocol.support_counts(np.array(rows), share)
+    assert np.all(counts >= 1)
+    assert np.all(counts <= np.array(rows) - 1)
+    inner = (counts > 1) & (counts < np.array(rows) - 1)
+    assert np.all(np.abs(counts - share * np.array(rows))[inner] <= 0.5 + 1e-6)
+
+
+def test_common_values_round_up_and_halve_two_valued_fields() -> None:
+    users = people(gender=["M", "M", "F", "M"], age=["1", "2", "2", "3"], town=["a", "b", "c", "d"])
+    groups = protocol.common_values(users, [GENDER, AGE, TOWN], 0.3)
+    assert groups.common == {"gender": ["M"], "age": ["2"], "town": ["a", "b"]}  # 0.3 * 4 rounds up to two
+    assert groups.shares == {"gender": 0.75, "age": 0.5, "town": 0.5}
+
+
+def test_major_users_have_more_than_two_common_values() -> None:
+    users = people(gender=["M", "M", "F"], age=["2", "2", "2"], town=["a", "z", "a"])
+    common = {"gender": ["M"], "age": ["2"], "town": ["a"]}
+    assert protocol.is_major(users, common, 2).tolist() == [True, False, False]
+    assert protocol.is_major(users, common, 1).tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("wrong", ["7:1", "a:b:c", "0:1:2", "-1:1:1", "1:nan:1", 5])
+def test_wrong_ratio(wrong: object) -> None:
+    with pytest.raises(SettingsError, match=r"user_ratio.*7:1:2"):
+        build(protocol.Protocol, {"user_ratio": wrong})
+
+
+def test_ratio_survives_a_round_trip() -> None:
+    settings = build(protocol.Protocol, {"user_ratio": "8:1:1"})
+    assert build(protocol.Protocol, settings.model_dump(mode="json")) == settings
