@@ -103,35 +103,40 @@ def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
 
 
 def _fields(lines: pl.LazyFrame, width: int, dialect: Dialect) -> pl.LazyFrame:
-    """Cut each line into `width` text columns `0`, `1`, ...; `_problem` says why a line could not be cut."""
-    separator, quote = dialect.separator, dialect.quote
-    found = pl.col("line").str.count_matches(separator, literal=True) + 1
-    cut = pl.col("line").str.split_exact(separator, width - 1).struct
-    plain = [cut.field(f"field_{k}") for k in range(width)]
-    wrong = pl.format(f"{{}} fields where {width} are expected", found)
-    if quote is None or len(separator) > 1:
-        return lines.with_columns(
-            *(field.alias(str(k)) for k, field in enumerate(plain)),
-            _problem=pl.when(found != width).then(wrong),
-        )
-    # A quoted field may hold separators and doubled quotes: such lines are matched as a whole.
-    s, q = re.escape(separator), re.escape(quote)
-    field_pattern = rf"(?:{q}((?:[^{q}]|{q}{q})*){q}|((?:[^{s}{q}][^{s}]*)?))"
-    groups = pl.col("line").str.extract_groups("^" + s.join([field_pattern] * width) + "$").struct
-    has_quote = pl.col("line").str.contains(quote, literal=True)
-    quoted = [
-        pl.coalesce(
-            groups.field(str(2 * k + 1)).str.replace_all(quote * 2, quote, literal=True), groups.field(str(2 * k + 2))
-        )
-        for k in range(width)
-    ]
-    matched = groups.field("2").is_not_null() | groups.field("1").is_not_null()
-    return lines.with_columns(
-        *(pl.when(has_quote).then(quoted[k]).otherwise(plain[k]).alias(str(k)) for k in range(width)),
-        _problem=pl.when(has_quote & ~matched)
-        .then(pl.lit(f"quotes that do not close, or not the {width} fields expected"))
-        .when(~has_quote & (found != width))
-        .then(wrong),
+    """Cut each line into `width` text columns `0`, `1`, ...; `_problem` says why a line could not be cut.
+
+    A quoted field may hold separators and doubled quotes, so lines with a quote are matched as a whole, and only those.
+    """
+    separator, quote = dialect.separator, dialect.quote if len(dialect.separator) == 1 else None
+    has_quote = pl.col("line").str.contains(quote, literal=True) if quote else pl.lit(value=False)
+    plain_line = pl.when(~has_quote).then(pl.col("line"))
+    stages: dict[str, pl.Expr] = {
+        "_plain": plain_line.str.splitn(separator, width + 1)
+    }  # the last part: what is too much
+    if quote:
+        s, q = re.escape(separator), re.escape(quote)
+        field_pattern = rf"(?:{q}((?:[^{q}]|{q}{q})*){q}|((?:[^{s}{q}][^{s}]*)?))"
+        pattern = "^" + s.join([field_pattern] * width) + "$"
+        stages["_quoted"] = pl.when(has_quote).then(pl.col("line")).str.extract_groups(pattern)
+    plain, quoted = pl.col("_plain").struct, pl.col("_quoted").struct
+
+    def field(k: int) -> pl.Expr:
+        value = plain.field(f"field_{k}")
+        if not quote:
+            return value
+        inside = quoted.field(str(2 * k + 1)).str.replace_all(quote * 2, quote, literal=True)
+        return pl.coalesce(value, inside, quoted.field(str(2 * k + 2)))
+
+    too_few, too_many = plain.field(f"field_{width - 1}").is_null(), plain.field(f"field_{width}").is_not_null()
+    wrong = ~has_quote & (too_few | too_many)
+    found = pl.when(wrong).then(pl.col("line")).str.count_matches(separator, literal=True) + 1
+    problems: list[pl.Expr] = [pl.when(wrong).then(pl.format(f"{{}} fields where {width} are expected", found))]
+    if quote:
+        unmatched = has_quote & quoted.field("1").is_null() & quoted.field("2").is_null()
+        open_quote = pl.lit(f"quotes that do not close, or not the {width} fields expected")
+        problems.append(pl.when(unmatched).then(open_quote))
+    return lines.with_columns(**stages).with_columns(
+        *(field(k).alias(str(k)) for k in range(width)), _problem=pl.coalesce(problems)
     )
 
 
