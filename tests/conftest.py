@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import paml
+
+torch.set_num_threads(1)  # the tensors of the tests are small: a second thread only costs time
 
 SCHEMA_TOML = """\
 [target]

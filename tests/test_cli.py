@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import paml
 from paml.cli import app
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
+from paml.recipe import Recipe
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -46,9 +48,9 @@ def test_every_command_and_option_has_help_and_is_documented(path: tuple[str, ..
             assert f"`{option}" in text, f"docs/cli.md lacks {option}"
 
 
-@pytest.mark.parametrize("settings", [Protocol, *(source.settings for source in SOURCES.values())])
+@pytest.mark.parametrize("settings", [Recipe, Protocol, *(source.settings for source in SOURCES.values())])
 def test_every_setting_is_described_and_documented(settings: type[Protocol]) -> None:
-    text = (DOCS / "data.md").read_text()
+    text = (DOCS / ("training.md" if settings is Recipe else "data.md")).read_text()
     for name, field in settings.model_fields.items():
         assert field.description
         assert f"`{name}`" in text, f"docs/data.md lacks {name}"
@@ -78,6 +80,39 @@ def test_prepare_then_describe(tmp_path: Path) -> None:
     again = run("data", "prepare", "synthetic", "users=300", "--out", "D", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.splitlines()[-1] == "error: D: already exists; choose another --out, or remove it first"
+
+
+def test_train_then_evaluate(tmp_path: Path, world: paml.PreparedData) -> None:
+    train = ["train", world.path, "--method", "reg_paml", "--out", "R", "--threads", "1", "epochs=2", "hidden=8,8"]
+    done = run(*train, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "best epoch" in done.stdout
+    result = json.loads(run("evaluate", "R", "--json", cwd=tmp_path).stdout)
+    assert set(result["mse"]) == set(result["ndcg5"]) == set(result["rate"]) == {"all", "major", "minor"}
+    assert 0 <= result["p_value"] <= 1
+    assert "p-value, major against minor" in run("evaluate", "R", cwd=tmp_path).stdout
+    assert run(*train, "--resume", cwd=tmp_path).returncode == 0
+    assert "already exists" in run(*train, cwd=tmp_path).stderr
+    assert "unknown method" in run("train", world.path, "--method", "x", cwd=tmp_path).stderr
+    assert "expected validation or test" in run("evaluate", "R", "--split", "x", cwd=tmp_path).stderr
+
+
+def test_settings_cannot_reach_other_arguments(tmp_path: Path) -> None:
+    done = run("data", "prepare", "synthetic", "out=x", cwd=tmp_path)
+    assert (done.returncode, done.stderr.startswith("error: unknown setting 'out'")) == (1, True)
+
+
+def test_a_terminated_preparation_leaves_nothing(tmp_path: Path) -> None:
+    program = "from paml.cli import main; main()"
+    arguments = ["data", "prepare", "synthetic", "users=200000", "--out", "deep/down/D"]
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.rglob("*.partial")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    assert not list(tmp_path.iterdir())
 
 
 def test_errors_are_one_line_without_traceback(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 >>> import paml
 >>> data = paml.prepare("synthetic", out="world", users=500)
->>> paml.describe(data)["users"]
+>>> run = paml.train(data, method="reg_paml", recipe="default", out="run")
+>>> paml.evaluate(run)["mse"]
 """
 
 from importlib.metadata import version
@@ -10,18 +11,28 @@ from importlib.metadata import version
 from paml.data.describe import describe
 from paml.data.prepare import prepare
 from paml.data.prepared import PreparedData
-from paml.errors import DataError, FormatError, PamlError, SettingsError
+from paml.errors import DataError, FormatError, PamlError, SettingsError, TrainingError
+from paml.evaluate import summarise
+from paml.run import Run, evaluate
+from paml.train import train
 
 __all__ = [
     "DataError",
     "FormatError",
     "PamlError",
     "PreparedData",
+    "Run",
     "SettingsError",
+    "TrainingError",
     "describe",
+    "evaluate",
+    "load",
     "open_data",
     "prepare",
+    "summarise",
+    "train",
 ]
 __version__ = version("paml")
 
 open_data = PreparedData.open
+load = Run.load

@@ -77,7 +77,7 @@ class BiasModel:
         base_N = self.mean + self.item_bias_I[rows.item_N]
         support_N = ~rows.query_N
         residual_N = (rows.target_N - base_N)[support_N]
-        users = int(rows.user_N[-1]) + 1
+        users = int(rows.user_N.max(initial=-1)) + 1
         total_U = np.bincount(rows.user_N[support_N], weights=residual_N, minlength=users)
         count_U = np.bincount(rows.user_N[support_N], minlength=users)
         user_bias_U: np.ndarray = total_U / (count_U + self.user_shrinkage)

@@ -1,10 +1,13 @@
 """The command line: parse, call, render. Exit codes: 0 done, 1 a PamlError in one line, 2 wrong usage."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +17,10 @@ from paml.data.prepared import RuleRecord
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
 from paml.demo import run_demo
-from paml.errors import PamlError
+from paml.errors import PamlError, SettingsError
+from paml.methods import METHODS
 from paml.progress import for_terminal
+from paml.recipe import recipe_names
 from paml.settings import Settings, parse_assignments
 
 app = typer.Typer(
@@ -31,17 +36,26 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """Entry point: errors that are the input's fault become one line and exit code 1."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that nothing half-written stays
     try:
         app()
     except PamlError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}; check space and permissions")
+    except pl.exceptions.PolarsError as error:
+        _fail(f"a table cannot be read or written ({str(error).splitlines()[0]}); check the files and the disk")
 
 
 def _fail(message: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {message}", markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(f"error: {message}", markup=False)
     sys.exit(1)
+
+
+def _console() -> Console:
+    """Standard output; text is shown as it is, and lines to copy are not wrapped."""
+    return Console(emoji=False, highlight=False)
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,7 +82,7 @@ def list_sources(
         sources = {s.name: {"summary": s.summary, "settings": _settings_of(s.settings)} for s in SOURCES.values()}
         _print_json({"sources": sources, "protocol": _settings_of(Protocol)})
         return
-    console = Console()
+    console = _console()
     for source in SOURCES.values():
         path = "  [dim]needs --from PATH[/dim]" if source.takes_path else ""
         console.print(f"[bold]{source.name}[/bold]  {source.summary}{path}")
@@ -96,13 +110,16 @@ def prepare(
 ) -> None:
     """Turn raw tables into a prepared data set by the paper's protocol."""
     values = parse_assignments(settings or [])
-    data = paml.prepare(source, path, out, skip_bad_lines=skip_bad_lines, progress=for_terminal(), **values)
-    console = Console()
+    data = paml.prepare(source, path, out, skip_bad_lines=skip_bad_lines, progress=for_terminal(), settings=values)
+    console = _console()
     console.print(_rules_table(data.manifest.rules))
     if data.manifest.source.bad_lines:
         console.print(f"skipped {data.manifest.source.bad_lines:,} bad lines")
-    console.print(f"{data.path}: {data.manifest.users:,} users, {data.manifest.interactions:,} interactions")
-    console.print(f"next: paml data describe {data.path}", highlight=False)
+    if data.manifest.source.repeated:
+        console.print(f"left out {data.manifest.source.repeated:,} earlier ratings of the same item by the same user")
+    summary = f"{data.path}: {data.manifest.users:,} users, {data.manifest.interactions:,} interactions"
+    console.print(summary, markup=False, soft_wrap=True)
+    console.print(f"next: paml data describe {data.path}", markup=False, soft_wrap=True)
 
 
 @data_app.command("describe")
@@ -121,7 +138,72 @@ def describe(
     if as_json:
         _print_json(facts)
     else:
-        _render_description(Console(), facts)
+        _render_description(_console(), facts)
+
+
+@app.command("train")
+def train(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings that replace the recipe's, such as epochs=5 gamma=0.01.", metavar="key=value"),
+    ] = None,
+    method: Annotated[str, typer.Option("--method", help="One of: " + ", ".join(METHODS) + ".")] = "reg_paml",
+    recipe: Annotated[str, typer.Option("--recipe", help="One of: " + ", ".join(recipe_names()) + ".")] = "default",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the initial weights and of the episodes.", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of the run; paml-runs/SOURCE-METHOD-RECIPE-SEED if not given.", metavar="RUN"
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was interrupted.")] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)] = 0,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard logs.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Train a method on a prepared data set."""
+    if threads:
+        torch.set_num_threads(threads)
+    run = paml.train(
+        folder,
+        method,
+        recipe,
+        seed=seed,
+        out=out,
+        resume=resume,
+        device=device,
+        tensorboard=tensorboard,
+        progress=for_terminal(),
+        settings=parse_assignments(settings or []),
+    )
+    console = _console()
+    table = Table(title=f"{method}, recipe {recipe}, seed {seed}", title_justify="left", show_header=False)
+    for name, value in run.settings.summary.items():
+        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
+    console.print(table)
+    console.print(f"next: paml evaluate {run.path}", markup=False, soft_wrap=True)
+
+
+@app.command("evaluate")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run made by `paml train`.", metavar="RUN")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The data set it was trained on, if it was moved.", metavar="DIR")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Users to evaluate: validation or test.")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Adapt to every test user and score all, major and minor users; RUN/rows.parquet gets one row per user."""
+    if split not in ("validation", "test"):
+        raise SettingsError(f"split '{split}'", remedy="expected validation or test")
+    result = paml.evaluate(run, data, split)  # type: ignore[arg-type]
+    if as_json:
+        _print_json(result)
+    else:
+        _render_evaluation(_console(), result)
 
 
 @app.command("demo")
@@ -132,7 +214,7 @@ def demo(
 ) -> None:
     """Prepare the embedded data set and show what simple predictors reach on it."""
     result = run_demo(out, for_terminal())
-    console = Console()
+    console = _console()
     facts = paml.describe(result.data)
     _render_description(console, facts)
     table = Table(title="Mean squared error on test users (lower is better)", title_justify="left")
@@ -142,7 +224,29 @@ def demo(
         table.add_row(name, f"{mse:.3f}")
     table.add_row("best reachable (the ratings' own noise)", f"{facts['source']['facts']['best_mse']:.3f}", style="dim")
     console.print(table)
-    console.print(f"next: paml data describe {result.data.path} --json", highlight=False)
+    console.print(f"next: paml train {result.data.path} --method reg_paml", markup=False, soft_wrap=True)
+
+
+def _render_evaluation(console: Console, result: dict[str, Any]) -> None:
+    """All, major and minor users side by side."""
+    title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for group in ("all", "major", "minor"):
+        table.add_column(group, justify="right")
+    for name, values in result.items():
+        if isinstance(values, dict) and name != "undefined":
+            cells = [values[group] for group in ("all", "major", "minor")]
+            decimals = 5 if name == "rate" else 4
+            table.add_row(
+                name, *("–" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.{decimals}f}" for c in cells)
+            )
+    console.print(table)
+    p_value = result["p_value"]
+    console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
+    for name, count in result["undefined"].items():
+        if count:
+            console.print(f"{name} is undefined for {count:,} users, who are left out of its mean")
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -192,9 +296,10 @@ def _render_description(console: Console, facts: dict[str, Any]) -> None:
     console.print(sizes)
     histogram = Table(title="Targets", title_justify="left", show_header=False)
     most = max([*facts["histogram"].values(), 1])
+    bar = "█" if console.encoding.lower().startswith("utf") else "#"
     for value, count in facts["histogram"].items():
         histogram.add_row(
-            value, f"{count:,}", f"{count / max(facts['interactions'], 1):.1%}", "█" * round(30 * count / most)
+            value, f"{count:,}", f"{count / max(facts['interactions'], 1):.1%}", bar * round(30 * count / most)
         )
     console.print(histogram)
     common = Table(

@@ -3,7 +3,8 @@
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
 ├── DataError       input data that cannot be read as what it claims to be
-└── FormatError     a file of our own (prepared data set, run) that is damaged, edited or of another version
+├── FormatError     a file of our own (prepared data set, run) that is damaged, edited or of another version
+└── TrainingError   training that cannot go on
 """
 
 from collections.abc import Iterable
@@ -34,6 +35,10 @@ class DataError(PamlError):
 
 class FormatError(PamlError):
     """A file written by paml that is incomplete, was edited, or belongs to another version."""
+
+
+class TrainingError(PamlError):
+    """Training that cannot go on: a loss that is not finite."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

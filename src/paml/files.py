@@ -1,5 +1,6 @@
 """Files written whole or not at all: under a temporary name first, then renamed."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -13,8 +14,9 @@ from paml.errors import PamlError
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that appears at `path` only when the `with` block ends without an error."""
-    if path.exists():
+    if os.path.lexists(path):
         raise PamlError("already exists", where=path, remedy="choose another --out, or remove it first")
+    made = [parent for parent in path.parents if not parent.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
@@ -26,6 +28,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.rename(path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        for parent in made:  # the innermost first; one that somebody else filled meanwhile stays
+            with contextlib.suppress(OSError):
+                parent.rmdir()
         raise
 
 

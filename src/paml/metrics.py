@@ -1,18 +1,87 @@
 """Metrics as pure functions: one value per user, never averaged here, because statistics need rows.
 
-Rows of a user lie side by side; `count_U` says how many each user has.
+Rows of a user lie side by side; `count_U` says how many each user has. A user for whom a metric is undefined gets NaN,
+to be counted and not hidden. Legend: N rows, U users.
 """
 
 import numpy as np
 
+from paml.heads import CLICK_WEIGHTS
+
 
 def per_user_mean(value_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
     """Mean of each user's values; every user needs at least one."""
-    start_U = np.cumsum(count_U) - count_U
-    mean_U: np.ndarray = np.add.reduceat(value_N, start_U) / count_U
+    mean_U: np.ndarray = _per_user_sum(value_N, count_U) / count_U
     return mean_U
 
 
 def squared_error(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
     """Each user's mean squared error (paper, Sec. D.6); the data set's MSE is the mean of these over users."""
     return per_user_mean((np.asarray(target_N, dtype=np.float64) - prediction_N) ** 2, count_U)
+
+
+def absolute_error(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
+    """Each user's mean absolute error."""
+    return per_user_mean(np.abs(np.asarray(target_N, dtype=np.float64) - prediction_N), count_U)
+
+
+def ndcg(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
+    """nDCG@k with gain 2^r - 1 and discount log2(1 + rank); equal predictions are ordered at random (fixed seed).
+
+    Undefined (NaN) for users whose gains are all 0.
+    """
+    gain_N = 2.0 ** np.asarray(target_N, dtype=np.float64) - 1.0
+    dcg_U = _dcg(gain_N, prediction_N, count_U, k, np.random.default_rng(seed))
+    return _divide(dcg_U, _dcg(gain_N, gain_N, count_U, k, np.random.default_rng(seed)))
+
+
+def ndcg_by_chance(target_N: np.ndarray, count_U: np.ndarray, k: int) -> np.ndarray:
+    """The expected nDCG@k of a random order: mean gain times the sum of the discounts, over the ideal."""
+    gain_N = 2.0 ** np.asarray(target_N, dtype=np.float64) - 1.0
+    ideal_U = _dcg(gain_N, gain_N, count_U, k, np.random.default_rng(0))
+    discount_K = np.concatenate([[0.0], np.cumsum(1 / np.log2(1 + np.arange(1, k + 1)))])
+    return _divide(per_user_mean(gain_N, count_U) * discount_K[np.minimum(count_U, k)], ideal_U)
+
+
+def auc(label_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
+    """Each user's area under the ROC curve (ties count half); undefined (NaN) without both labels."""
+    user_N = np.repeat(np.arange(len(count_U)), count_U)
+    order = np.lexsort((prediction_N, user_N))
+    user, prediction = user_N[order], np.asarray(prediction_N)[order]
+    first = np.concatenate([[True], (np.diff(user) != 0) | (np.diff(prediction) != 0)]) if len(order) else np.array([])
+    run = np.cumsum(first).astype(np.int64) - 1
+    begin = np.flatnonzero(first)
+    end = np.concatenate([begin[1:], [len(order)]])
+    start_U = np.cumsum(count_U) - count_U
+    rank = ((begin + end + 1) / 2)[run] - start_U[user]  # mean rank of equal predictions, from 1
+    positive = np.asarray(label_N)[order] > 0
+    rank_sum_U = np.bincount(user, weights=rank * positive, minlength=len(count_U))
+    positive_U = np.bincount(user, weights=positive, minlength=len(count_U))
+    return _divide(rank_sum_U - positive_U * (positive_U + 1) / 2, positive_U * (count_U - positive_U))
+
+
+def weighted_entropy(label_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
+    """NEL: mean of -w log p(label), w = 0.9 clicked and 0.1 not clicked; lower is better (Sec. D.6)."""
+    p_N = np.clip(np.asarray(prediction_N, dtype=np.float64), 1e-12, 1 - 1e-12)
+    w0, w1 = CLICK_WEIGHTS
+    clicked_N = np.asarray(label_N) > 0
+    return per_user_mean(np.where(clicked_N, -w1 * np.log(p_N), -w0 * np.log1p(-p_N)), count_U)
+
+
+def _dcg(gain_N: np.ndarray, score_N: np.ndarray, count_U: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """sum over the k highest scores of gain / log2(1 + rank)."""
+    user_N = np.repeat(np.arange(len(count_U)), count_U)
+    order = np.lexsort((rng.random(len(user_N)), -np.asarray(score_N, dtype=np.float64), user_N))
+    rank_N = np.arange(1, len(user_N) + 1) - np.repeat(np.cumsum(count_U) - count_U, count_U)
+    return _per_user_sum(np.where(rank_N <= k, gain_N[order] / np.log2(1 + rank_N), 0.0), count_U)
+
+
+def _per_user_sum(value_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
+    total_U: np.ndarray = np.add.reduceat(value_N, np.cumsum(count_U) - count_U)
+    return total_U
+
+
+def _divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    """Quotient, NaN where the denominator is 0."""
+    quotient: np.ndarray = np.divide(over, under, out=np.full(len(under), np.nan), where=under > 0)
+    return quotient

@@ -11,7 +11,7 @@ from paml.errors import SettingsError, nearest
 class Settings(BaseModel):
     """Base of every settings class: immutable, no unknown keys, each field with a description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=Settings)
@@ -52,6 +52,9 @@ def _explain(error: ValidationError, known: Iterable[str]) -> SettingsError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "settings"
     if first["type"] == "extra_forbidden":
-        return SettingsError(f"unknown setting '{key}'", remedy=nearest(key, known))
+        remedy = nearest(key, known) if len(first["loc"]) == 1 else "remove it, or correct its name"
+        return SettingsError(f"unknown setting '{key}'", remedy=remedy)
+    if first["type"] == "missing":
+        return SettingsError(f"setting '{key}' is missing", remedy="add it")
     expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return SettingsError(f"setting '{key}' is {first['input']!r}", remedy=f"expected {expected}")

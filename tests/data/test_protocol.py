@@ -19,7 +19,7 @@ def people(**columns: list[object]) -> pl.DataFrame:
 
 
 def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
-    users = people(rows=[5, 1, 9, 5, 2])
+    users = people(_rows=[5, 1, 9, 5, 2])
     kept = protocol.cold_users(users, 0.8)
     assert kept.users["user"].to_list() == ["u0", "u1", "u3", "u4"]
     assert kept.dropped == 1
@@ -27,7 +27,7 @@ def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
 
 
 def test_eighty_percent_of_movielens_is_4832() -> None:
-    assert len(protocol.cold_users(people(rows=list(range(6040))), 0.8).users) == 4832
+    assert len(protocol.cold_users(people(_rows=list(range(6040))), 0.8).users) == 4832
 
 
 def test_blank_and_wrong_profiles_are_dropped() -> None:
@@ -44,7 +44,7 @@ def test_blank_and_wrong_profiles_are_dropped() -> None:
 
 
 def test_too_few_interactions() -> None:
-    users = people(rows=[1, 2, 5, 9], positives=[1, 2, 1, 2])
+    users = people(_rows=[1, 2, 5, 9], _positives=[1, 2, 1, 2])
     assert protocol.enough_interactions(users, 2, clicks=False).users["user"].to_list() == ["u1", "u2", "u3"]
     assert protocol.enough_interactions(users, 2, clicks=True).users["user"].to_list() == ["u1", "u3"]
     assert protocol.enough_interactions(users, 6, clicks=False).dropped == 3

@@ -31,6 +31,7 @@ def describe(data: PreparedData) -> dict[str, Any]:
         "common_shares": manifest.common_shares,
         "dropped": {rule.rule: rule.dropped for rule in manifest.rules},
         "bad_lines": manifest.source.bad_lines,
+        "repeated": manifest.source.repeated,
         "histogram": _histogram(data),
         "rows_per_user": {f"{q:.0%}": float(np.quantile(rows_U, q)) for q in QUANTILES},
         "vocabulary": manifest.vocabulary,

@@ -2,9 +2,10 @@
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -31,6 +32,7 @@ from paml.data.protocol import (
     right_profiles,
     split_users,
     support_counts,
+    with_interactions,
 )
 from paml.data.schema import DTYPES, Field, Kind, Schema
 from paml.data.sources import LoadRequest, RawData, find_source
@@ -50,19 +52,25 @@ def prepare(
     *,
     skip_bad_lines: bool = False,
     progress: Progress = SILENT,
-    **settings: Any,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> PreparedData:
     """Read the source called `name` (its input at `source`) and write a prepared data set to `out`.
 
-    `settings` are those of the source and of the protocol, by name. The folder appears whole or not at all.
+    Settings of the source and of the protocol are given by name, or as a mapping. The folder appears whole or not at
+    all.
 
     >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
     """
     kind = find_source(name)
-    source_settings, protocol = build_all([kind.settings, Protocol], settings)
+    source_settings, protocol = build_all([kind.settings, Protocol], {**(settings or {}), **more})
     assert isinstance(protocol, Protocol)
     if source is not None and not kind.takes_path:
         raise SettingsError(f"the source '{name}' reads no input", remedy="leave --from away")
+    if source is None and kind.takes_path:
+        raise SettingsError(f"the source '{name}' needs a folder or archive", remedy="give it with --from PATH")
+    if source is not None and not Path(source).exists():
+        raise DataError("no such file or folder", where=source, remedy="check the path given with --from")
     target = Path(out) if out is not None else DEFAULT_FOLDER / name
     with new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix="work") as work:
         path = None if source is None else Path(source)
@@ -73,7 +81,6 @@ def prepare(
             settings=source_settings.model_dump(mode="json"),
             checksum=raw.checksum,
             bad_lines=raw.bad_lines,
-            facts=raw.facts,
         )
         write(raw, record, protocol, folder, progress)
     return PreparedData.open(target)
@@ -83,10 +90,10 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
     """Apply the protocol to raw tables and fill `folder`."""
     schema = raw.schema
     with progress.step("reading profiles and contents"):
-        users = _side(raw.users, "user", schema.user, record.name)
-        items = _side(raw.items, "item", schema.item, record.name)
+        users = _side(raw, "user", schema.user)
+        items = _side(raw, "item", schema.item)
     with progress.step("counting interactions"):
-        counts = _counts(raw, schema)
+        raw, counts, repeated = _counts(raw)
         _require_known_items(raw, items)
         users = _with_counts(users, counts)
     groups = common_values(users, schema.features("user"), protocol.common_share)
@@ -98,14 +105,19 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
     if ends[0] == 0:
         raise DataError("no training users are left", where=record.name, remedy="loosen the protocol's settings")
     major = is_major(users, groups.common, protocol.major_above)
-    support = support_counts(users["rows"].to_numpy(), protocol.support_share)
+    support = support_counts(users["_rows"].to_numpy(), protocol.support_share)
     with progress.step("sorting interactions by user"):
         rows = _ordered_rows(raw, users, items, protocol)
-    offsets = np.concatenate([[0], np.cumsum(users["rows"].to_numpy().astype(np.int64))])
+    offsets = np.concatenate([[0], np.cumsum(users["_rows"].to_numpy().astype(np.int64))])
     with progress.step("writing"):
         place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
         rows = rows.with_columns(query=pl.Series(place >= np.repeat(support, np.diff(offsets))))
         del place
+        facts = {}
+        if raw.best is not None:
+            if ends[2] > ends[1]:
+                facts[raw.best] = _best_of_test_users(rows, int(ends[1]))
+            rows = rows.drop("_best")
         arrays: dict[str, np.ndarray] = {
             "offsets": offsets,
             "support": support.astype(np.int32),
@@ -121,7 +133,8 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
             format=FORMAT,
             created_by=f"paml {version('paml')}",
             fingerprint="",
-            source=record,
+            seal="",
+            source=record.model_copy(update={"facts": facts, "repeated": repeated}),
             protocol=protocol,
             fields=schema,
             rules=tuple(rules),
@@ -136,37 +149,62 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
             files={str(file.relative_to(folder)): file.stat().st_size for file in _files(folder)},
         )
         manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
+        manifest = manifest.model_copy(update={"seal": manifest.computed_seal()})
         (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
-def _side(frame: pl.LazyFrame, key: str, fields: tuple[Field, ...], where: str) -> pl.DataFrame:
-    """A table of users or items with columns of the types that the kinds of their fields ask for."""
-    columns = [pl.col(field.name).cast(DTYPES[field.kind]) for field in fields]
-    table = frame.select(key, *columns).collect()
-    twice = table[key].filter(table[key].is_duplicated())
-    if len(twice):
-        raise DataError(f"{key} '{twice[0]}' has more than one row", where=where, remedy="keep one row each")
+def _side(raw: RawData, key: Literal["user", "item"], fields: tuple[Field, ...]) -> pl.DataFrame:
+    """The table of users or items with columns of the types that the kinds of their fields ask for."""
+    frame = raw.users if key == "user" else raw.items
+    table = frame.select(key, *(pl.col(field.name).cast(DTYPES[field.kind]) for field in fields)).collect()
+    twice = table[key].is_duplicated()
+    if twice.any():
+        where = raw.files.get(key, f"{key}s")
+        if "_line" in frame.collect_schema().names():
+            where += f" line {frame.select('_line').collect()['_line'].filter(twice)[1]}"
+        first = table[key].filter(twice)[0]
+        raise DataError(f"{key} '{first}' has more than one row", where=where, remedy="keep one row each")
     return table
 
 
-def _counts(raw: RawData, schema: Schema) -> pl.DataFrame:
-    """Rows and positive targets per user; a target off the scale is an error."""
-    target = pl.col("target").cast(pl.Float64)
-    wrong = ~schema.target.is_right(target)
+def _counts(raw: RawData) -> tuple[RawData, pl.DataFrame, int]:
+    """Rows and positive targets per user; a target off the scale is an error.
+
+    If users rated an item repeatedly the last rating counts, so that no pair lies in both support and query set; how
+    many were left out is returned. Repeated impressions of clicks are all kept.
+    """
+    target, scale = pl.col("target").cast(pl.Float64), raw.schema.target
+    wrong = ~scale.is_right(target)
     counts = (
         raw.interactions.group_by("user")
-        .agg(rows=pl.len().cast(pl.Int64), positives=(target > 0).sum().cast(pl.Int64), wrong=wrong.sum())
+        .agg(
+            _rows=pl.len().cast(pl.Int64),
+            _positives=(target > 0).sum().cast(pl.Int64),
+            _items=pl.col("item").n_unique().cast(pl.Int64),
+            _wrong=wrong.sum(),
+        )
         .collect(engine="streaming")
     )
-    if counts["wrong"].sum():
-        first = raw.interactions.filter(wrong).select("user", "item", "target").head(1).collect().row(0)
-        scale = f"{schema.target.low:g} to {schema.target.high:g}"
+    if counts["_wrong"].sum():
+        user, item, value = raw.interactions.filter(wrong).select("user", "item", "target").head(1).collect().row(0)
+        expected = f"{scale.low:g} to {scale.high:g} in steps of {scale.step:g}" if scale.kind == "rating" else "0 or 1"
         raise DataError(
-            f"user '{first[0]}', item '{first[1]}': target {first[2]} is off the scale",
-            where="interactions",
-            remedy=f"expected {scale}" if schema.target.kind == "rating" else "expected 0 or 1",
+            f"user '{user}', item '{item}': target {value} is off the scale",
+            where=raw.files.get("interactions", "interactions"),
+            remedy=f"expected {expected}",
         )
-    return counts.drop("wrong")
+    repeated = int((counts["_rows"] - counts["_items"]).sum())
+    if repeated and scale.kind == "rating":
+        rows = raw.interactions.unique(subset=["user", "item"], keep="last", maintain_order=True)
+        return replace(raw, interactions=rows), _counts(replace(raw, interactions=rows))[1], repeated
+    return raw, counts.drop("_items", "_wrong"), 0
+
+
+def _best_of_test_users(rows: pl.DataFrame, first_test_user: int) -> float:
+    """The least reachable loss of the test users' query rows: the mean over users of each user's mean."""
+    query = rows.lazy().filter((pl.col("user") >= first_test_user) & pl.col("query"))
+    best = query.group_by("user").agg(pl.col("_best").cast(pl.Float64).mean()).sort("user").select("_best").collect()
+    return float(np.mean(best["_best"].to_numpy()))
 
 
 def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
@@ -175,7 +213,7 @@ def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
     if len(strangers):
         raise DataError(
             f"item '{strangers['item'][0]}' has interactions and no row ({len(strangers)} such items)",
-            where="items",
+            where=raw.files.get("item", "items"),
             remedy="add the missing rows, with blank fields if nothing is known",
         )
 
@@ -184,7 +222,7 @@ def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     """Users with their counts; users that only the interactions know follow, with a blank profile."""
     known = users.join(counts, on="user", how="left", maintain_order="left")
     strangers = counts.join(users.select("user"), on="user", how="anti").sort("user")
-    return pl.concat([known, strangers], how="diagonal").with_columns(pl.col("rows", "positives").fill_null(0))
+    return pl.concat([known, strangers], how="diagonal").with_columns(pl.col("_rows", "_positives").fill_null(0))
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
@@ -197,8 +235,7 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
             raise DataError(f"no users are left after the rule '{rule}'", remedy="loosen the protocol's settings")
         return kept.users
 
-    met = users.filter(pl.col("rows") > 0)
-    users = apply("users with interactions", Kept(met, len(users) - len(met)))
+    users = apply("users with interactions", with_interactions(users))
     users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
     if protocol.drop_wrong_profiles:
         users = apply("no blank or wrong profile value", right_profiles(users, schema.features("user")))
@@ -215,30 +252,31 @@ def _ordered_rows(raw: RawData, users: pl.DataFrame, items: pl.DataFrame, protoc
     order in which a parallel join returns rows.
     """
     total = raw.interactions.select(pl.len()).collect().item()
-    keys = pl.Series("key", np.random.default_rng([protocol.seed, 2]).random(total, dtype=np.float32))
+    keys = pl.Series("_key", np.random.default_rng([protocol.seed, 2]).random(total, dtype=np.float32))
     has_time = "time" in raw.interactions.collect_schema().names()
     if protocol.support_by == "time" and not has_time:
         raise SettingsError("support_by is 'time', but the interactions have no time", remedy="use support_by=random")
     context = [pl.col(field.name).cast(DTYPES[field.kind]) for field in raw.schema.context]
-    user_rows = users.select("user").with_row_index("user_row").lazy()
-    item_rows = items.select("item").with_row_index("item_row").lazy()
+    user_rows = users.select("user").with_row_index("_user_row").lazy()
+    item_rows = items.select("item").with_row_index("_item_row").lazy()
     rows = (
-        raw.interactions.with_row_index("source_row")
+        raw.interactions.with_row_index("_source_row")
         .join(user_rows, on="user", how="inner")
         .join(item_rows, on="item", how="inner")
         .select(
-            "source_row",
-            pl.col("user_row").alias("user"),
-            pl.col("item_row").alias("item"),
+            "_source_row",
+            pl.col("_user_row").alias("user"),
+            pl.col("_item_row").alias("item"),
             pl.col("target").cast(pl.Float32),
             *(["time"] if has_time else []),
+            *(["_best"] if raw.best is not None else []),
             *context,
         )
         .collect(engine="streaming")
     )
-    rows = rows.with_columns(keys.gather(rows["source_row"]))
-    by = ["user", "time", "key"] if protocol.support_by == "time" else ["user", "key"]
-    return rows.sort([*by, "source_row"]).drop("source_row", "key")
+    rows = rows.with_columns(keys.gather(rows["_source_row"]))
+    by = ["user", "time", "_key"] if protocol.support_by == "time" else ["user", "_key"]
+    return rows.sort([*by, "_source_row"]).drop("_source_row", "_key")
 
 
 def _as_written(
@@ -256,8 +294,8 @@ def _as_written(
         split=pl.Series(split, dtype=pl.String),
         group=pl.Series(np.where(major, "major", "minor"), dtype=pl.String),
         support_rows=pl.Series(support),
-        query_rows=pl.col("rows") - pl.Series(support),
-    ).drop("rows", "positives")
+        query_rows=pl.col("_rows") - pl.Series(support),
+    ).drop("_rows", "_positives")
     return {"users": users, "items": items.with_columns(pl.col("item").cast(pl.String)), "interactions": rows}
 
 

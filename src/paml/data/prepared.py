@@ -13,14 +13,13 @@ a split is a slice, and training never touches a page that holds validation or t
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from paml.data.protocol import Protocol
 from paml.data.schema import Schema
@@ -29,6 +28,7 @@ from paml.errors import FormatError
 from paml.settings import Settings
 
 FORMAT = 1
+PREPARE_AGAIN = "prepare the data set again"
 Side = Literal["user", "item", "context"]
 
 
@@ -38,8 +38,12 @@ class SourceRecord(Settings):
     name: str
     settings: dict[str, Any]
     checksum: str
-    bad_lines: int
-    facts: dict[str, float]
+    bad_lines: int = 0
+    """Lines that could not be read and were skipped."""
+    repeated: int = 0
+    """Earlier ratings of the same item by the same user, left out."""
+    facts: dict[str, float] = Field(default_factory=dict)
+    """What is known beyond the tables: the best reachable error of a synthetic world's test users."""
 
 
 class RuleRecord(Settings):
@@ -51,11 +55,16 @@ class RuleRecord(Settings):
 
 
 class Manifest(Settings):
-    """Everything about a data set but its rows; the fingerprint covers all but itself, `files` and `created_by`."""
+    """Everything about a data set but its rows.
+
+    The fingerprint identifies what the data set is and leaves out `files` and `created_by`, which depend on library
+    versions; the seal covers all, so that any edit is noticed.
+    """
 
     format: int
     created_by: str
     fingerprint: str
+    seal: str
     source: SourceRecord
     protocol: Protocol
     fields: Schema
@@ -78,7 +87,14 @@ class Manifest(Settings):
 
     def computed_fingerprint(self) -> str:
         """SHA-256 of what the data set is: independent of when and by which library versions it was written."""
-        covered = self.model_dump(mode="json", exclude={"fingerprint", "files", "created_by"})
+        return self._digest(leave_out={"fingerprint", "seal", "files", "created_by"})
+
+    def computed_seal(self) -> str:
+        """SHA-256 of the whole manifest but the seal."""
+        return self._digest(leave_out={"seal"})
+
+    def _digest(self, leave_out: set[str]) -> str:
+        covered = self.model_dump(mode="json", exclude=leave_out)
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
@@ -105,18 +121,14 @@ class PreparedData:
         for name, size in manifest.files.items():
             file = path / name
             if not file.is_file() or file.stat().st_size != size:
-                raise FormatError(
-                    "is missing or has another size than recorded", where=file, remedy="prepare the data set again"
-                )
+                raise FormatError("is missing or has another size than recorded", where=file, remedy=PREPARE_AGAIN)
         return cls(path, manifest)
 
     def verify(self) -> None:
         """Read everything and compare it with the checksums in the manifest."""
         for name, digest in content_digests(self.path).items():
             if self.manifest.content.get(name) != digest:
-                raise FormatError(
-                    "differs from its checksum", where=f"{self.path}: {name}", remedy="prepare the data set again"
-                )
+                raise FormatError("differs from its checksum", where=f"{self.path}: {name}", remedy=PREPARE_AGAIN)
 
     @property
     def fingerprint(self) -> str:
@@ -130,48 +142,67 @@ class PreparedData:
 
     def users(self) -> pl.LazyFrame:
         """Profiles, splits and groups, one row per user."""
-        return pl.scan_parquet(self.path / "users.parquet")
+        return _scan(self.path / "users.parquet")
 
     def items(self) -> pl.LazyFrame:
         """Contents, one row per item."""
-        return pl.scan_parquet(self.path / "items.parquet")
+        return _scan(self.path / "items.parquet")
 
     def interactions(self) -> pl.LazyFrame:
         """Targets, one row per interaction."""
-        return pl.scan_parquet(self.path / "interactions.parquet")
+        return _scan(self.path / "interactions.parquet")
 
     def array(self, name: str) -> np.ndarray:
         """A memory-mapped array: `item`, `target`, `offsets`, `support`, `major`, or `user.FIELD` and its like."""
         file = self.path / "arrays" / f"{name}.npy"
         empty = file.stat().st_size <= 128  # a header alone cannot be mapped
-        array: np.ndarray = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+        try:
+            array: np.ndarray = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+        except ValueError as error:
+            raise FormatError(f"is damaged ({error})", where=file, remedy=PREPARE_AGAIN) from None
         return array
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """Codes of all values."""
-        text = (self.path / "vocabulary.json").read_text(encoding="utf-8")
-        return TypeAdapter(Vocabulary).validate_json(text)
+        file = self.path / "vocabulary.json"
+        try:
+            return Vocabulary.model_validate_json(file.read_text(encoding="utf-8"))
+        except (ValidationError, UnicodeDecodeError):
+            raise FormatError("is damaged", where=file, remedy=PREPARE_AGAIN) from None
 
 
 def content_digests(path: Path) -> dict[str, str]:
-    """SHA-256 of every array, of the vocabulary, and of the identifiers in the two tables."""
-    digests = {}
-    for file in sorted((path / "arrays").iterdir()):
-        digests[f"arrays/{file.name}"] = _file_digest(file)
+    """SHA-256 of every array, of the vocabulary, and of the three tables' values."""
+    digests = {f"arrays/{file.name}": _file_digest(file) for file in sorted((path / "arrays").iterdir())}
     digests["vocabulary.json"] = _file_digest(path / "vocabulary.json")
-    for table, key in (("users", "user"), ("items", "item")):
-        digest = hashlib.sha256()
-        for batch in _batches(pl.scan_parquet(path / f"{table}.parquet").select(key)):
-            digest.update("\0".join(batch[key].to_list()).encode() + b"\0")
-        digests[f"{table} {key}"] = digest.hexdigest()
+    for table in ("users", "items", "interactions"):
+        frame = _scan(path / f"{table}.parquet")
+        try:
+            digests[f"{table}.parquet"] = _table_digest(frame)
+        except pl.exceptions.PolarsError as error:
+            raise FormatError(f"is damaged ({error})", where=path / f"{table}.parquet", remedy=PREPARE_AGAIN) from None
     return digests
 
 
-def _batches(frame: pl.LazyFrame, size: int = 100_000) -> Iterator[pl.DataFrame]:
+def _scan(path: Path) -> pl.LazyFrame:
+    return pl.scan_parquet(path, glob=False)
+
+
+def _table_digest(frame: pl.LazyFrame, batch_rows: int = 1 << 20) -> str:
+    """SHA-256 of a table's values, independent of how Parquet stores them."""
+    digest = hashlib.sha256()
     rows = frame.select(pl.len()).collect().item()
-    for start in range(0, rows, size):
-        yield frame.slice(start, size).collect()
+    for start in range(0, rows, batch_rows):
+        for column in frame.slice(start, batch_rows).collect():
+            digest.update(f"{column.name}\0{column.len()}\0".encode())
+            if isinstance(column.dtype, pl.List):
+                column = column.list.join("\x1e")
+            if column.dtype == pl.String:
+                digest.update("\0".join(column.fill_null("\x1f").to_list()).encode())
+            else:
+                digest.update(np.ascontiguousarray(column.to_numpy()).tobytes())
+    return digest.hexdigest()
 
 
 def _file_digest(path: Path) -> str:
@@ -185,19 +216,17 @@ def _read_manifest(path: Path) -> Manifest:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FormatError("no such prepared data set", where=path.parent, remedy=remedy) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"cannot be read ({error})", where=path, remedy=remedy) from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         found = values.get("format") if isinstance(values, dict) else None
-        raise FormatError(f"has format {found!r}, expected {FORMAT}", where=path, remedy="prepare the data set again")
+        raise FormatError(f"has format {found!r}, expected {FORMAT}", where=path, remedy=PREPARE_AGAIN)
     try:
         manifest = Manifest.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"'{key}': {first['msg']}", where=path, remedy="prepare the data set again") from None
-    if manifest.computed_fingerprint() != manifest.fingerprint:
-        raise FormatError(
-            "fingerprint mismatch: the manifest was edited", where=path, remedy="prepare the data set again"
-        )
+        raise FormatError(f"'{key}': {first['msg']}", where=path, remedy=PREPARE_AGAIN) from None
+    if manifest.computed_fingerprint() != manifest.fingerprint or manifest.computed_seal() != manifest.seal:
+        raise FormatError("fingerprint mismatch: the manifest was edited", where=path, remedy=PREPARE_AGAIN)
     return manifest

@@ -1,6 +1,6 @@
 """The paper's evaluation protocol (Sec. 5 "Experimental Setup" and Sec. D.1), one function per rule.
 
-The rules on users take a table with one row per user (columns `user`, `rows`, `positives` and the profile) and return
+The rules on users take a table with one row per user (columns `user`, `_rows`, `_positives` and the profile) and return
 what they kept and how many they dropped. Randomness is an argument.
 """
 
@@ -63,10 +63,16 @@ class Kept(NamedTuple):
     dropped: int
 
 
+def with_interactions(users: pl.DataFrame) -> Kept:
+    """Drop users who never met anything: they have no log data to be ranked by."""
+    kept = users.filter(pl.col("_rows") > 0)
+    return Kept(kept, len(users) - len(kept))
+
+
 def cold_users(users: pl.DataFrame, share: float) -> Kept:
     """Keep the `share` of users with the least log data; among equals the table's order decides (step 1)."""
     keep = math.floor(share * len(users) + TOLERANCE)
-    least = np.argsort(users["rows"].to_numpy(), kind="stable")[:keep]
+    least = np.argsort(users["_rows"].to_numpy(), kind="stable")[:keep]
     return Kept(users[np.sort(least)], len(users) - keep)
 
 
@@ -83,8 +89,8 @@ def enough_interactions(users: pl.DataFrame, minimum: int, *, clicks: bool) -> K
 
     Two rows are the least that gives a support row and a query row.
     """
-    enough = pl.col("positives" if clicks else "rows") >= minimum
-    kept = users.filter(enough & (pl.col("rows") >= 2))
+    enough = pl.col("_positives" if clicks else "_rows") >= minimum
+    kept = users.filter(enough & (pl.col("_rows") >= 2))
     return Kept(kept, len(users) - len(kept))
 
 

@@ -61,11 +61,15 @@ class Field(Settings):
     def _limits_fit(self) -> Self:
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
             raise ValueError(f"minimum not above maximum in field '{self.name}'")
+        if self.kind is Kind.MULTI and (self.minimum, self.maximum, self.pattern) != (None, None, None):
+            raise ValueError(f"no minimum, maximum or pattern for the multi-valued field '{self.name}'")
         if self.pattern is not None:
+            if self.kind is Kind.NUMERIC:
+                raise ValueError(f"no pattern for the numeric field '{self.name}'")
             try:
-                re.compile(self.pattern)
-            except re.error as error:
-                raise ValueError(f"a regular expression in field '{self.name}' ({error})") from None
+                pl.select(pl.lit("").str.contains(f"^(?:{self.pattern})$"))
+            except pl.exceptions.PolarsError:
+                raise ValueError(f"a regular expression without look-around in field '{self.name}'") from None
         return self
 
     def is_right(self) -> pl.Expr:
@@ -98,6 +102,8 @@ class Target(Settings):
 
     @model_validator(mode="after")
     def _scale_fits(self) -> Self:
+        if self.kind == "rating" and not {"low", "high"} <= self.model_fields_set:
+            raise ValueError("low and high of the rating scale")
         if self.low >= self.high:
             raise ValueError("low below high in the target's scale")
         if self.kind == "click" and (self.low, self.high, self.step) != (0.0, 1.0, 1.0):
@@ -112,11 +118,10 @@ class Target(Settings):
         return [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
 
     def is_right(self, column: pl.Expr) -> pl.Expr:
-        """Whether a value lies on the scale; half steps between levels are accepted, NaN is not."""
+        """Whether a value is a level of the scale."""
+        steps = (column - self.low) / self.step
         inside = column.is_finite() & (column >= self.low) & (column <= self.high)
-        if self.kind == "click":
-            inside &= (column == 0) | (column == 1)
-        return inside.fill_null(False)
+        return (inside & ((steps - steps.round()).abs() < 1e-6)).fill_null(False)
 
 
 class Schema(Settings):

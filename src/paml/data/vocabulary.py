@@ -9,6 +9,9 @@ from pydantic import Field as Described
 from paml.data.schema import Field, Kind
 from paml.settings import Settings
 
+HUGE = 1e30  # numbers beyond this are taken for garbage when a normalisation is fitted
+FARTHEST = 1000.0
+
 
 class Categories(Settings):
     """Known values of a categorical or multi-valued field; the value at position k has code k + 1."""
@@ -45,8 +48,8 @@ class Scaling(Settings):
     deviation: Annotated[float, Described(gt=0)]
 
     def encode(self, column: pl.Series) -> np.ndarray:
-        """(value - mean) / deviation as float32."""
-        scaled = (column.cast(pl.Float64) - self.mean) / self.deviation
+        """(value - mean) / deviation as float32, kept within 1,000 deviations."""
+        scaled = ((column.cast(pl.Float64) - self.mean) / self.deviation).clip(-FARTHEST, FARTHEST)
         return scaled.fill_nan(None).fill_null(0.0).cast(pl.Float32).to_numpy()
 
 
@@ -56,9 +59,12 @@ Encoder = Categories | Scaling
 def fit(field: Field, training: pl.Series) -> Encoder:
     """Fit one field on training rows: values by falling frequency (ties by value), those below `min_count` folded."""
     if field.kind is Kind.NUMERIC:
-        seen = training.cast(pl.Float64).fill_nan(None).drop_nulls()
-        deviation = float(seen.std(ddof=0) or 0.0) if len(seen) else 0.0  # type: ignore[arg-type]
-        return Scaling(mean=float(seen.mean() or 0.0) if len(seen) else 0.0, deviation=deviation or 1.0)  # type: ignore[arg-type]
+        seen = training.cast(pl.Float64).fill_nan(None).drop_nulls().rechunk().to_numpy()
+        seen = seen[np.abs(seen) < HUGE]
+        if not len(seen):
+            return Scaling(mean=0.0, deviation=1.0)
+        mean, deviation = float(np.mean(seen)), float(np.std(seen))  # NumPy: the same whatever the number of threads
+        return Scaling(mean=mean, deviation=deviation if deviation > 1e-9 * max(1.0, abs(mean)) else 1.0)
     flat = training.list.explode() if field.kind is Kind.MULTI else training
     counts = flat.drop_nulls().alias("value").value_counts(name="n")
     kept = counts.filter(pl.col("n") >= field.min_count).sort(["n", "value"], descending=[True, False])

@@ -1,6 +1,6 @@
 """What every source delivers, and what it is given to do so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,8 +27,10 @@ class RawData:
     """Identifies what the tables were read or made from."""
     bad_lines: int = 0
     """Lines that were skipped because they could not be read."""
-    facts: dict[str, float] = field(default_factory=dict)
-    """What is known about the data beyond the tables, such as the best reachable error of a synthetic world."""
+    best: str | None = None
+    """Name of the fact that the interactions' column `_best` holds: each row's least reachable expected loss."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Names of the files that users, items and interactions were read from, for error messages."""
 
 
 @dataclass(frozen=True)

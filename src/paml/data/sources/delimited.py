@@ -4,6 +4,7 @@ Lines are cut into fields by vectorised string operations, so a bad line is a va
 it can be named, or counted and skipped, at the speed of reading.
 """
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import polars as pl
 
 from paml.data.sources.files import require_text
 from paml.errors import DataError, nearest
+
+LONGEST_SHOWN = 60  # characters of a bad value that an error message quotes
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Column:
     """Whether a blank value is a bad line."""
     low: float | None = None
     high: float | None = None
+    step: float | None = None
     list_separator: str = "|"
 
 
@@ -56,15 +60,15 @@ def read_table(
     Raises DataError for the first bad line, with its number, unless `skip_bad_lines`.
     """
     require_text(path)
-    text = (
-        path if dialect.encoding.lower() in {"utf-8", "utf8", "ascii"} else _transcode(path, dialect.encoding, workdir)
-    )
+    text = path if dialect.encoding.lower() in {"utf-8", "utf8"} else _transcode(path, dialect.encoding, workdir)
     header, skip = _header(text, path.name, dialect)
     for column in columns.values():
         if column.name not in header:
             raise DataError(f"has no column '{column.name}'", where=path.name, remedy=nearest(column.name, header))
+        if header.count(column.name) > 1:
+            raise DataError(f"has the column '{column.name}' twice", where=path.name, remedy="rename one of them")
     lines = (
-        pl.scan_lines(text, row_index_name="_line", row_index_offset=1)
+        pl.scan_lines(text, row_index_name="_line", row_index_offset=1, glob=False)
         .slice(skip)
         .with_columns(pl.col("line").str.strip_chars_end("\r"))
         .filter(pl.col("line") != "")
@@ -75,7 +79,7 @@ def read_table(
         parsed.sink_parquet(target, compression="lz4")
     except pl.exceptions.ComputeError as error:
         raise _not_decodable(text, path.name, dialect.encoding, error) from None
-    frame = pl.scan_parquet(target)
+    frame = pl.scan_parquet(target, glob=False)
     problems = frame.filter(pl.col("_problem").is_not_null())
     if not skip_bad_lines:
         for line, problem in problems.select("_line", "_problem").head(1).collect().iter_rows():
@@ -98,8 +102,11 @@ def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
         line = first.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise _not_decodable(text, name, dialect.encoding, error) from None
-    names = line.split(dialect.separator)
-    return [part.strip().strip(dialect.quote or "") for part in names], 1
+    if len(dialect.separator) == 1 and dialect.quote:
+        names = next(csv.reader([line], delimiter=dialect.separator, quotechar=dialect.quote))
+    else:
+        names = line.split(dialect.separator)
+    return [part.strip() for part in names], 1
 
 
 def _fields(lines: pl.LazyFrame, width: int, dialect: Dialect) -> pl.LazyFrame:
@@ -151,17 +158,28 @@ def _typed(fields: pl.LazyFrame, header: Sequence[str], columns: Mapping[str, Co
         if column.required:
             problems.append(pl.when(blank).then(pl.lit(f"{column.name} is blank")))
         if isinstance(column.dtype, pl.List):
-            values.append(value.str.split(column.list_separator).alias(alias))
+            parts = value.str.split(column.list_separator).list.eval(pl.element().str.strip_chars())
+            values.append(parts.list.eval(pl.element().filter(pl.element() != "")).alias(alias))
             continue
         if column.dtype.is_numeric():
             value = value.cast(column.dtype, strict=False)
-            expected = "a number" if column.low is None else f"a number from {column.low:g} to {column.high:g}"
+            expected = "a number" if column.low is None else _scale(column)
             wrong = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
             if column.low is not None and column.high is not None:
                 wrong |= ((value < column.low) | (value > column.high)).fill_null(False)
-            problems.append(pl.when(wrong).then(pl.format(f"{column.name} '{{}}' is not {expected}", text)))
+            if column.step is not None and column.low is not None:
+                steps = (value - column.low) / column.step
+                wrong |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
+            shown = pl.when(wrong).then(text).str.head(LONGEST_SHOWN)
+            complaint = pl.concat_str(pl.lit(f"{column.name} '"), shown, pl.lit(f"' is not {expected}"))
+            problems.append(pl.when(wrong).then(complaint))
         values.append(value.alias(alias))
     return fields.select("_line", *values, pl.coalesce(problems).alias("_problem"))
+
+
+def _scale(column: Column) -> str:
+    steps = "" if column.step in (None, 1.0) else f" in steps of {column.step:g}"
+    return f"a number from {column.low:g} to {column.high:g}{steps}"
 
 
 def _transcode(path: Path, encoding: str, workdir: Path) -> Path:
@@ -175,19 +193,21 @@ def _transcode(path: Path, encoding: str, workdir: Path) -> Path:
         raise DataError(
             f"unknown encoding '{encoding}'", where=path.name, remedy="for example utf-8 or latin-1"
         ) from None
-    except UnicodeDecodeError as error:
+    except (UnicodeError, ValueError) as error:
         raise _not_decodable(path, path.name, encoding, error) from None
     return target
 
 
 def _not_decodable(text: Path, name: str, encoding: str, error: Exception) -> DataError:
     """Find the line that is not in the encoding; only called when reading has failed."""
+    remedy = "state the file's encoding, for example latin-1"
+    if encoding.lower().startswith(("utf-16", "utf16", "utf-32", "utf32")):  # lines cannot be told apart as bytes
+        return DataError(f"is not {encoding} ({error})", where=name, remedy=remedy)
     with text.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 line.decode(encoding)
             except UnicodeDecodeError as wrong:
                 byte = wrong.object[wrong.start]
-                remedy = "state the file's encoding, for example latin-1"
                 return DataError(f"byte 0x{byte:02x} is not {encoding}", where=f"{name} line {number}", remedy=remedy)
     return DataError(f"cannot be read ({error})", where=name, remedy="check that it is a text file")

@@ -1,6 +1,7 @@
 """Input files: a folder or a zip archive as one thing, checksums, and what a file really is."""
 
 import hashlib
+import lzma
 import shutil
 import zipfile
 import zlib
@@ -45,16 +46,20 @@ class InputFolder:
             raise DataError(
                 f"has no file '{name}'", where=self.path, remedy=nearest(name, have) if have else "it is empty"
             )
-        if self._archive is None:
-            return self.path / min(found, key=len)
-        return self._unpack(self._archive, min(found, key=len))
+        if name not in found and len(found) > 1:
+            several = ", ".join(found[:3])
+            raise DataError(
+                f"has several files '{name}' ({several})", where=self.path, remedy="give one of the folders"
+            )
+        entry = name if name in found else found[0]
+        return self.path / entry if self._archive is None else self._unpack(self._archive, entry)
 
     def _unpack(self, archive: zipfile.ZipFile, entry: str) -> Path:
         target = self._workdir / f"{len(list(self._workdir.iterdir()))}-{entry.rsplit('/', 1)[-1]}"
         try:
             with archive.open(entry) as packed, target.open("wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked, 1 << 20)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
             raise DataError(
                 f"'{entry}' cannot be unpacked ({error})", where=self.path, remedy="download the archive again"
             ) from None

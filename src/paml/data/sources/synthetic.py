@@ -3,12 +3,13 @@
 Profiles are skewed (a few common values, a long tail); a user's taste is the sum of what the profile's values bring and
 of what is personal, and rare values bring larger vectors, so that unusual profiles have unusual tastes. Items differ in
 quality and popularity, and users rather meet what they like. Ratings and clicks are drawn with known noise: the best
-reachable error is recorded among the data set's facts.
+reachable error is known, and is recorded for the query rows of the test users.
 
 Legend: U users of a chunk, I items, D taste dimensions, N interactions of a chunk.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ class SyntheticSettings(Settings):
     users: int = Described(2000, ge=10, description="number of users")
     items: int = Described(500, ge=20, description="number of items")
     target: Literal["rating", "click"] = Described("rating", description="ratings from 1 to 5, or clicks")
-    median_rows: float = Described(28.0, ge=2, description="median number of interactions per user")
+    median_rows: float = Described(28.0, ge=2, le=1e6, description="median number of interactions per user")
     world: int = Described(0, ge=0, description="seed of the world itself; `seed` is that of the splits")
 
 
@@ -69,23 +70,22 @@ def load(request: LoadRequest) -> RawData:
     clicks = settings.target == "click"
     world = _make_world(settings, np.random.default_rng([settings.world, 0]))
     chunk = max(1, CELLS_PER_CHUNK // settings.items)
-    floors: list[np.ndarray] = []
+    files: dict[str, list[Path]] = {"users": [], "interactions": []}
     with request.progress.step("drawing users", settings.users) as step:
         for number, start in enumerate(range(0, settings.users, chunk)):
             count = min(chunk, settings.users - start)
             rng = np.random.default_rng([settings.world, 1, number])
-            users, interactions, floor_U = _draw_users(world, settings, start, count, rng)
-            users.write_parquet(request.workdir / f"users-{number:05d}.parquet", compression="lz4")
-            interactions.write_parquet(request.workdir / f"interactions-{number:05d}.parquet", compression="lz4")
-            floors.append(floor_U)
+            for name, table in _draw_users(world, settings, start, count, rng).items():
+                files[name].append(request.workdir / f"{name}-{number:05d}.parquet")
+                table.write_parquet(files[name][-1], compression="lz4")
             step.advance(count)
     return RawData(
         schema=_schema(clicks),
-        users=pl.scan_parquet(request.workdir / "users-*.parquet"),
+        users=pl.scan_parquet(files["users"], glob=False),
         items=world.items.lazy(),
-        interactions=pl.scan_parquet(request.workdir / "interactions-*.parquet"),
+        interactions=pl.scan_parquet(files["interactions"], glob=False),
         checksum=f"synthetic-1 {settings.model_dump_json()}",
-        facts={"best_nel" if clicks else "best_mse": float(np.concatenate(floors).mean())},
+        best="best_nel" if clicks else "best_mse",
     )
 
 
@@ -160,8 +160,8 @@ def _click_items(count: int, quality_I: np.ndarray, rng: np.random.Generator) ->
 
 def _draw_users(
     world: _World, settings: SyntheticSettings, start: int, count: int, rng: np.random.Generator
-) -> tuple[pl.DataFrame, pl.DataFrame, np.ndarray]:
-    """One chunk: profiles, interactions and each user's best reachable error."""
+) -> dict[str, pl.DataFrame]:
+    """One chunk: profiles, and interactions with each row's best reachable loss."""
     codes = {name: rng.choice(len(world.values[name]), size=count, p=world.chances[name]) for name in world.tastes}
     taste_UD1: np.ndarray = rng.normal(scale=0.45, size=(count, TASTE_DIMENSIONS + 1))
     for name, table in world.tastes.items():
@@ -173,8 +173,6 @@ def _draw_users(
         target_N, floor_N = _draw_clicks(2.0 * mean_N - 1.7, rng)
     else:
         target_N, floor_N = _draw_ratings(mean_N + 3.25, rng)
-    rows_U = np.bincount(row, minlength=count)
-    floor_U = np.bincount(row, weights=floor_N, minlength=count) / rows_U
     begin_U = 1_500_000_000 + rng.integers(0, 100_000_000, size=count)
     interactions = pl.DataFrame(
         {
@@ -182,9 +180,10 @@ def _draw_users(
             "item": item.astype(np.uint32),
             "target": target_N.astype(np.float32),
             "time": begin_U[row] + rng.integers(0, 10_000_000, size=len(row)),
+            "_best": floor_N.astype(np.float32),
         }
     )
-    return _profiles(world, codes, start, count, rng), interactions, floor_U
+    return {"users": _profiles(world, codes, start, count, rng), "interactions": interactions}
 
 
 def _draw_choices(

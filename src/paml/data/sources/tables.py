@@ -7,7 +7,6 @@ describes it field by field.
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from pydantic import Field as Described
@@ -31,7 +30,7 @@ class FieldEntry(Settings):
 
     kind: str = Described(description="categorical, multi, numeric or identifier")
     column: str | None = Described(None, description="column in the file, if it is called differently")
-    separator: str = Described("|", description="what separates the values of a multi field")
+    separator: str = Described("|", min_length=1, description="what separates the values of a multi field")
     min_count: int = Described(1, description="values seen less often in training become 'unknown'")
     minimum: float | None = Described(None, description="smaller numbers are wrong values")
     maximum: float | None = Described(None, description="larger numbers are wrong values")
@@ -80,7 +79,7 @@ def load(request: LoadRequest) -> RawData:
     dialect = Dialect(entry.separator, entry.quote or None, entry.encoding)
     sides = {"user": entry.users.fields, "item": entry.items.fields, "context": entry.interactions.context}
     entries = {side: {name: _entry(name, value) for name, value in fields.items()} for side, fields in sides.items()}
-    schema = _schema(entries, entry.target)
+    schema = _schema(entries, entry.target, schema_path.name)
     paths = [folder.file(name) for name in (entry.interactions.file, entry.users.file, entry.items.file)]
 
     def read(path: Path, keys: Mapping[str, Column], side: str, title: str) -> Table:
@@ -91,7 +90,7 @@ def load(request: LoadRequest) -> RawData:
     log = entry.interactions
     text, target = pl.String(), entry.target
     keys = {"user": Column(log.user, text, required=True), "item": Column(log.item, text, required=True)}
-    keys["target"] = Column(log.target, pl.Float64(), required=True, low=target.low, high=target.high)
+    keys["target"] = Column(log.target, pl.Float64(), required=True, low=target.low, high=target.high, step=target.step)
     if log.time is not None:
         keys["time"] = Column(log.time, pl.Float64(), required=True)
     interactions = read(paths[0], keys, "context", log.file)
@@ -104,13 +103,14 @@ def load(request: LoadRequest) -> RawData:
         interactions=interactions.frame,
         checksum=checksum(schema_path, *paths),
         bad_lines=sum(table.bad_lines for table in (interactions, users, items)),
+        files={"user": entry.users.file, "item": entry.items.file, "interactions": log.file},
     )
 
 
 def _read_schema_file(path: Path) -> SchemaFile:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"is not TOML ({error})", where=path.name, remedy="docs/data.md shows an example") from None
     try:
         return build(SchemaFile, values)
@@ -122,12 +122,17 @@ def _entry(name: str, value: FieldEntry | str) -> FieldEntry:
     return build(FieldEntry, {"kind": value}) if isinstance(value, str) else value
 
 
-def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target) -> Schema:
-    values: dict[str, Any] = {
-        side: [{"name": name, **entry.model_dump(exclude={"column", "separator"})} for name, entry in fields.items()]
-        for side, fields in entries.items()
-    }
-    return build(Schema, {**values, "target": target.model_dump()})
+def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target, where: str) -> Schema:
+    fields: dict[str, list[Field]] = {}
+    for side, side_entries in entries.items():
+        fields[side] = []
+        for name, entry in side_entries.items():
+            values = {"name": name, **entry.model_dump(exclude={"column", "separator"})}
+            try:
+                fields[side].append(build(Field, values))
+            except SettingsError as error:
+                raise DataError(f"field '{name}': {error.what}", where=where, remedy=error.remedy) from None
+    return build(Schema, {**fields, "target": target})
 
 
 def _column(name: str, entry: FieldEntry) -> Column:

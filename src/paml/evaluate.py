@@ -1,0 +1,109 @@
+"""A learner and a split to one row per user: id, group, rate, metrics, number of support and query rows."""
+
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from scipy.stats import ttest_ind
+
+from paml import metrics
+from paml.data.batches import Loader
+from paml.data.prepared import PreparedData
+from paml.data.tasks import Tasks
+from paml.learner import Learner
+from paml.rates import rate_per_user
+
+Split = Literal["train", "validation", "test"]
+BATCH_USERS = 64
+
+
+@torch.no_grad()
+def evaluate_learner(learner: Learner, data: PreparedData, split: Split = "test") -> pl.DataFrame:
+    """Adapt every user of a split on the stored support set and score the query set; the learner is not changed."""
+    device = next(learner.parameters()).device
+    loader, tasks = Loader(data, device), Tasks.of(data, split)
+    base = int(tasks.offsets[0])
+    prediction_N = np.zeros(int(tasks.offsets[-1]) - base)
+    rate_U = np.zeros(len(tasks))
+    for task_batch in tasks.stored(BATCH_USERS):
+        batch = loader.load(task_batch)
+        adapted = learner.adapt(learner.embed(batch))
+        predicted_BQ = learner.head.predict(learner.outputs(adapted, batch.query)).numpy(force=True)
+        block = task_batch.query
+        prediction_N[block.row_BL[block.mask_BL] - base] = predicted_BQ[block.mask_BL]
+        rate_U[batch.user_B - tasks.first] = rate_per_user(adapted.rate, len(batch.user_B)).numpy(force=True)
+    return score_rows(data, split, prediction_N, rate_U)
+
+
+def score_rows(data: PreparedData, split: Split, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
+    """One row per user from predictions for all rows of a split (only those of query rows count)."""
+    tasks = Tasks.of(data, split)
+    count_U = np.diff(tasks.offsets)
+    support_U = np.asarray(tasks.support, dtype=np.int64)
+    place_N = np.arange(count_U.sum()) - np.repeat(tasks.offsets[:-1] - tasks.offsets[0], count_U)
+    query_N = place_N >= np.repeat(support_U, count_U)
+    target_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
+    users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
+    columns = per_user_metrics(data.schema.target.kind, target_Q, prediction_N[query_N], count_U - support_U)
+    return users.with_columns(
+        pl.Series("rate", rate_U),
+        pl.Series("support_rows", support_U),
+        pl.Series("query_rows", count_U - support_U),
+        *(pl.Series(name, values) for name, values in columns.items()),
+    )
+
+
+def per_user_metrics(
+    kind: str, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The paper's metrics for ratings (MSE, nDCG@3, nDCG@5) or clicks (AUC, NEL), and MAE and chance levels."""
+    if not len(count_U):
+        return dict.fromkeys(("auc", "nel") if kind == "click" else ("mse", "mae", "ndcg3", "ndcg5"), np.zeros(0))
+    if kind == "click":
+        return {
+            "auc": metrics.auc(target_Q, prediction_Q, count_U),
+            "nel": metrics.weighted_entropy(target_Q, prediction_Q, count_U),
+        }
+    columns = {
+        "mse": metrics.squared_error(target_Q, prediction_Q, count_U),
+        "mae": metrics.absolute_error(target_Q, prediction_Q, count_U),
+    }
+    for k in (3, 5):
+        columns[f"ndcg{k}"] = metrics.ndcg(target_Q, prediction_Q, count_U, k)
+        columns[f"ndcg{k}_chance"] = metrics.ndcg_by_chance(target_Q, count_U, k)
+    return columns
+
+
+def headline(kind: str) -> str:
+    """The metric that validation watches: the mean over users of MSE, or of NEL."""
+    return "nel" if kind == "click" else "mse"
+
+
+def summarise(rows: pl.DataFrame) -> dict[str, Any]:
+    """Means over users: all, major, minor; the paper's t-test between the groups; rates; undefined users counted."""
+    names = [name for name in rows.columns if name in _METRICS]
+    groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
+    main = "nel" if "nel" in names else "mse"
+    return {
+        "users": {group: len(part) for group, part in groups.items()},
+        **{name: {group: _mean(part[name]) for group, part in groups.items()} for name in names},
+        "undefined": {name: int(rows[name].is_nan().sum()) for name in names},
+        "p_value": _p_value(groups["major"][main], groups["minor"][main]),
+        "rate": {group: _mean(part["rate"]) for group, part in groups.items()},
+    }
+
+
+_METRICS = ("mse", "mae", "ndcg3", "ndcg3_chance", "ndcg5", "ndcg5_chance", "auc", "nel")
+
+
+def _mean(values: pl.Series) -> float | None:
+    """Mean over the users for whom the metric is defined, None if there are none."""
+    defined = values.drop_nans()
+    return float(defined.mean()) if len(defined) else None  # type: ignore[arg-type]
+
+
+def _p_value(major: pl.Series, minor: pl.Series) -> float | None:
+    """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users."""
+    left, right = (part.drop_nans().to_numpy() for part in (major, minor))
+    return float(ttest_ind(left, right).pvalue) if min(len(left), len(right)) > 1 else None

@@ -1,0 +1,143 @@
+"""Heads: what the last layer's outputs mean, their loss, its gradient in closed form, and the prediction.
+
+Losses are means over a user's rows (paper, Sec. D.5); masked places count as nothing.
+Legend: B users, R rows, K outputs.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, one_hot, softmax
+
+from paml.data.schema import Target
+from paml.errors import SettingsError, nearest
+
+CLICK_WEIGHTS = (0.1, 0.9)  # of an item not clicked and clicked (Sec. D.6)
+
+
+class Head(Protocol):
+    """The contract: K outputs per row, a loss per user, its gradient, and a prediction per row."""
+
+    @property
+    def outputs(self) -> int:
+        """Width of the last layer."""
+
+    def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """Loss of each row, (B, R)."""
+
+    def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """Derivative of each row's loss by its outputs, (B, R, K)."""
+
+    def predict(self, out_BRK: Tensor) -> Tensor:
+        """Predicted rating, or click probability, (B, R)."""
+
+    def start(self, mean: float) -> Tensor:
+        """Output biases with which everything is predicted as the training mean, (K)."""
+
+
+@dataclass(frozen=True)
+class ValueHead:
+    """One real number and squared error: loss (y - out)^2."""
+
+    outputs: int = 1
+
+    def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """(out - y)^2"""
+        return (out_BRK.squeeze(-1) - y_BR) ** 2
+
+    def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """2 (out - y)"""
+        return 2.0 * (out_BRK - y_BR.unsqueeze(-1))
+
+    def predict(self, out_BRK: Tensor) -> Tensor:
+        """The output itself."""
+        return out_BRK.squeeze(-1)
+
+    def start(self, mean: float) -> Tensor:
+        """The mean."""
+        return torch.tensor([mean])
+
+
+@dataclass(frozen=True)
+class ClassesHead:
+    """A softmax over the rating levels; the prediction is the expected level."""
+
+    levels: tuple[float, ...]
+
+    @property
+    def outputs(self) -> int:
+        """One per level: the d = 5 or 10 of the paper's table of layers."""
+        return len(self.levels)
+
+    def _label(self, y_BR: Tensor) -> Tensor:
+        step = self.levels[1] - self.levels[0]
+        return ((y_BR - self.levels[0]) / step).round().long().clamp(0, self.outputs - 1)
+
+    def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """-log p(level)"""
+        return -log_softmax(out_BRK, dim=-1).gather(-1, self._label(y_BR).unsqueeze(-1)).squeeze(-1)
+
+    def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """p - onehot(level)"""
+        return softmax(out_BRK, dim=-1) - one_hot(self._label(y_BR), self.outputs).to(out_BRK.dtype)
+
+    def predict(self, out_BRK: Tensor) -> Tensor:
+        """The expected level."""
+        return softmax(out_BRK, dim=-1) @ torch.tensor(self.levels, dtype=out_BRK.dtype, device=out_BRK.device)
+
+    def start(self, mean: float) -> Tensor:
+        """Equal logits: the loss, not the expected level, decides where training starts."""
+        return torch.zeros(self.outputs)
+
+
+@dataclass(frozen=True)
+class ClickHead:
+    """A two-way softmax with weighted entropy: loss -w log p(label), w = 0.9 clicked and 0.1 not clicked."""
+
+    outputs: int = 2
+
+    def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """-w log p(label)"""
+        label_BR = y_BR.round().long()
+        entropy_BR = -log_softmax(out_BRK, dim=-1).gather(-1, label_BR.unsqueeze(-1)).squeeze(-1)
+        return click_weight(y_BR) * entropy_BR
+
+    def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """w (p - onehot(label))"""
+        label_BRK = one_hot(y_BR.round().long(), self.outputs).to(out_BRK.dtype)
+        return click_weight(y_BR).unsqueeze(-1) * (softmax(out_BRK, dim=-1) - label_BRK)
+
+    def predict(self, out_BRK: Tensor) -> Tensor:
+        """Probability of a click, under the weighted loss."""
+        return softmax(out_BRK, dim=-1)[..., 1]
+
+    def start(self, mean: float) -> Tensor:
+        """Log-odds of the weighted click rate."""
+        w0, w1 = CLICK_WEIGHTS
+        rate = min(max(mean, 1e-3), 1 - 1e-3)
+        return torch.tensor([w0 * (1 - rate), w1 * rate]).log()
+
+
+def click_weight(y: Tensor) -> Tensor:
+    """0.9 where clicked, 0.1 where not."""
+    w0, w1 = CLICK_WEIGHTS
+    return w0 + (w1 - w0) * y
+
+
+def head_for(name: str, target: Target) -> Head:
+    """The head called `name`; `auto` is `value` for ratings and `click` for clicks."""
+    if name == "auto":
+        name = "click" if target.kind == "click" else "value"
+    fitting = {"click"} if target.kind == "click" else {"value", "classes"}
+    if name not in fitting:
+        raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
+    heads: dict[str, Head] = {"value": ValueHead(), "classes": ClassesHead(tuple(target.levels)), "click": ClickHead()}
+    return heads[name]
+
+
+def user_loss(row_loss_BR: Tensor, mask_BR: Tensor) -> Tensor:
+    """Mean over each user's rows, (B); a user without rows has loss 0."""
+    count_B = mask_BR.sum(dim=1).clamp(min=1)
+    return (row_loss_BR * mask_BR).sum(dim=1) / count_B

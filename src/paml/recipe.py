@@ -1,0 +1,80 @@
+"""Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`.
+
+A recipe file has settings at the top, and tables `[method.NAME]` for what differs by method.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from paml.errors import SettingsError, nearest
+from paml.settings import Settings, build
+
+
+def _parse_sizes(value: Any) -> Any:
+    """`"320,192"` -> two sizes."""
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_sizes)]
+
+
+class Recipe(Settings):
+    """Settings of a training run; the defaults are the paper's table of hyper-parameters (Tab. 9)."""
+
+    embedding_size: int = Field(32, gt=0, description="size of each field's embedding")
+    hidden: Sizes = Field((320, 192), description="sizes of the hidden decision layers, such as 320,192")
+    head: Literal["auto", "value", "classes", "click"] = Field(
+        "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
+    )
+    embedding_scale: float = Field(1.0, gt=0, description="standard deviation of the initial embeddings")
+    item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
+    item_bias: bool = Field(False, description="add a learned bias per item to the outputs")
+    start_at_mean: bool = Field(False, description="start the output bias at the training mean")
+
+    inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and Meta-SGD's start")
+    rate_scale: float = Field(1e-3, gt=0, description="largest personal rate alpha'(h) of the paml methods")
+    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set")
+    first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
+    gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
+
+    memory_size: int = Field(10_000, gt=0, description="nodes of AT-PAML's memory")
+    neighbours: int = Field(20, gt=0, description="similar users looked up in training")
+    neighbours_inference: int = Field(5, gt=0, description="similar users looked up in evaluation and serving")
+    kernel_delta: float = Field(2.0, gt=0, description="delta of the Gaussian kernel exp(-delta |h - h'|^2)")
+    kernel_sigma: float = Field(1e-5, gt=0, description="sigma in the kernel weights' denominator")
+    warmup_epochs: int = Field(1, ge=0, description="epochs in which AT-PAML uses a fixed rate and fills the memory")
+    warmup_rate: float = Field(5e-4, ge=0, description="the fixed rate of the warm-up")
+    memory_stores: Literal["alpha", "own"] = Field(
+        "own", description="what a node keeps: alpha (own rate plus neighbours') or only the own rate alpha'(h)"
+    )
+    memory_index: Literal["exact", "kdtree", "hnsw"] = Field("exact", description="how neighbours are searched")
+    index_every: int = Field(50, gt=0, description="batches between rebuilds of a kdtree or hnsw index")
+
+    epochs: int = Field(20, ge=0, description="passes over the training users")
+    batch_size: int = Field(32, gt=0, description="users per outer step")
+    outer_rate: float = Field(5e-5, gt=0, description="outer learning rate beta")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="outer optimiser")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of the outer optimiser")
+    clip_norm: float = Field(0.0, ge=0, description="largest norm of the outer gradient; 0 for no limit")
+    patience: int = Field(0, ge=0, description="stop after this many epochs without a better validation; 0 for never")
+    random_support: bool = Field(False, description="train with a random share of support rows instead of a fixed one")
+    support_share: float = Field(0.8, gt=0, lt=1, description="share of support rows in training episodes")
+
+
+def recipe_names() -> list[str]:
+    """The named recipes that come with the package."""
+    entries = files("paml").joinpath("recipes").iterdir()
+    return sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
+
+
+def load_recipe(name: str, method: str, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe called `name`, as it is for `method`, with some settings replaced."""
+    if name not in recipe_names():
+        raise SettingsError(f"unknown recipe '{name}'", remedy=nearest(name, recipe_names()))
+    values = tomllib.loads(files("paml").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8"))
+    by_method = values.pop("method", {})
+    return build(Recipe, {**values, **by_method.get(method, {}), **overrides})

@@ -1,0 +1,156 @@
+"""A run on disk: a trained learner and everything needed to use it again.
+
+RUN/settings.json        method, recipe, seed, what it was trained on (fingerprint), digest of the weights
+RUN/weights.safetensors  parameters, and AT-PAML's memory
+RUN/vocab.json           the data set's vocabulary
+RUN/metrics.jsonl        one line per epoch
+RUN/rows.parquet         the last evaluation, one row per user
+RUN/resume/              the state of an unfinished training
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from pydantic import Field, ValidationError
+
+from paml import checkpoint
+from paml.data.prepared import PreparedData, Vocabulary
+from paml.data.schema import Schema
+from paml.errors import FormatError
+from paml.evaluate import Split, evaluate_learner, summarise
+from paml.files import write_text
+from paml.learner import Learner
+from paml.methods import DataShape, build_learner
+from paml.recipe import Recipe
+from paml.settings import Settings
+
+FORMAT = 1
+
+
+class RunSettings(Settings):
+    """What a run is, apart from its weights."""
+
+    format: int = FORMAT
+    created_by: str
+    method: str
+    recipe_name: str
+    recipe: Recipe
+    seed: int
+    data_path: str
+    fingerprint: str
+    fields: Schema
+    vocabulary: dict[str, int]
+    items: int
+    known_items: int
+    training_mean: float
+    summary: dict[str, Any] = Field(default_factory=dict)
+    """How training ended: epochs, the best one and its validation metric, seconds; recall of the memory's index."""
+
+    def shape(self) -> DataShape:
+        """What the network is generated from."""
+        return DataShape(self.fields, self.vocabulary, self.items, self.known_items, self.training_mean)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained learner with its settings."""
+
+    path: Path
+    settings: RunSettings
+    learner: Learner
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Run":
+        """Open a run folder; an unfinished, foreign or damaged one is a FormatError."""
+        path = Path(path)
+        settings = read_settings(path)
+        weights = path / "weights.safetensors"
+        if not weights.exists():
+            raise FormatError("training has not finished", where=path, remedy="continue it with --resume")
+        tensors, values = checkpoint.load(weights)
+        if values.get("fingerprint") != settings.fingerprint or values.get("method") != settings.method:
+            raise FormatError("weights and settings belong to different runs", where=path, remedy="train again")
+        learner = build_learner(settings.method, settings.shape(), settings.recipe, torch.Generator())
+        load_state(learner, tensors, weights)
+        return cls(path, settings, learner)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Values of all fields in order of their codes."""
+        return Vocabulary.model_validate_json((self.path / "vocab.json").read_text(encoding="utf-8"))
+
+    def data(self, path: str | Path | None = None) -> PreparedData:
+        """The data set the run was trained on, refusing any other."""
+        data = PreparedData.open(path or self.settings.data_path)
+        if data.fingerprint != self.settings.fingerprint:
+            raise FormatError(
+                f"has fingerprint {data.fingerprint[:12]}, the run was trained on {self.settings.fingerprint[:12]}",
+                where=data.path,
+                remedy="give the data set it was trained on, or train again",
+            )
+        return data
+
+    def evaluate(self, data: PreparedData | None = None, split: Split = "test") -> pl.DataFrame:
+        """One row per user of a split; `paml.summarise` condenses them."""
+        return evaluate_learner(self.learner, self.data() if data is None else self.data(data.path), split)
+
+
+def evaluate(
+    run: str | Path | Run, data: PreparedData | str | Path | None = None, split: Split = "test"
+) -> dict[str, Any]:
+    """Evaluate a run, store its rows beside it, and return the summary."""
+    run = run if isinstance(run, Run) else Run.load(run)
+    opened = run.data(data.path if isinstance(data, PreparedData) else data)
+    rows = run.evaluate(opened, split)
+    partial = run.path / ".rows.parquet.partial"
+    rows.write_parquet(partial)
+    partial.replace(run.path / "rows.parquet")
+    settings = run.settings
+    return {
+        "run": str(run.path),
+        "method": settings.method,
+        "recipe": settings.recipe_name,
+        "seed": settings.seed,
+        "split": split,
+        "fingerprint": settings.fingerprint,
+        **summarise(rows),
+    }
+
+
+def read_settings(path: Path) -> RunSettings:
+    """The settings of a run folder."""
+    remedy = "give a folder made by 'paml train'"
+    file = path / "settings.json"
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError("no such run", where=path, remedy=remedy) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"cannot be read ({error})", where=file, remedy=remedy) from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise FormatError(f"is not a run of format {FORMAT}", where=file, remedy=remedy)
+    try:
+        return RunSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise FormatError(f"'{key}': {first['msg']}", where=file, remedy="train again") from None
+
+
+def write_settings(path: Path, settings: RunSettings) -> None:
+    """Store the settings, atomically."""
+    write_text(path / "settings.json", settings.model_dump_json(indent=1) + "\n")
+
+
+def load_state(learner: Learner, tensors: dict[str, torch.Tensor], where: Path) -> None:
+    """Fill a learner; missing, surplus or misshapen tensors are a FormatError."""
+    try:
+        learner.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise FormatError(f"does not fit the run's settings ({first})", where=where, remedy="train again") from None

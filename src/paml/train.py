@@ -1,0 +1,336 @@
+"""The outer loop, the only one: batches of users, Adam, validation each epoch, the best epoch kept, resumable.
+
+A training that is killed at any moment and resumed ends with bit-identical weights: the state holds parameters, the
+optimiser, AT-PAML's memory and the generator as it was at the epoch's start, from which batches are drawn again.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paml import checkpoint
+from paml.allocator import keep_freed_memory
+from paml.data.batches import Loader, TensorBatch
+from paml.data.prepared import PreparedData
+from paml.data.tasks import Tasks
+from paml.errors import FormatError, PamlError, SettingsError, TrainingError
+from paml.evaluate import evaluate_learner, headline
+from paml.files import write_text
+from paml.learner import Learner
+from paml.memory import MemoryRate
+from paml.methods import DataShape, build_learner, find_method, fit_to_data
+from paml.progress import SILENT, Progress, Step
+from paml.recipe import Recipe, load_recipe
+from paml.run import Run, RunSettings, load_state, read_settings, write_settings
+
+DEFAULT_FOLDER = Path("paml-runs")
+CHECKPOINT_BATCHES = 1000  # and after every epoch
+
+
+def train(
+    data: PreparedData | str | Path,
+    method: str = "reg_paml",
+    recipe: str = "default",
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    tensorboard: str | Path | None = None,
+    progress: Progress = SILENT,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Run:
+    """Train `method` on a prepared data set and return the run.
+
+    Settings, by name or as a mapping, replace those of the recipe.
+
+    >>> run = paml.train(data, method="reg_paml", recipe="default", seed=1, epochs=5)
+    """
+    data = data if isinstance(data, PreparedData) else PreparedData.open(data)
+    find_method(method)
+    values = load_recipe(recipe, method, {**(settings or {}), **more})
+    shape = DataShape.of(data)
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / f"{data.manifest.source.name}-{method}-{recipe}-{seed}"
+    wanted = RunSettings(
+        created_by=f"paml {version('paml')}",
+        method=method,
+        recipe_name=recipe,
+        recipe=values,
+        seed=seed,
+        data_path=str(data.path.resolve()),
+        fingerprint=data.fingerprint,
+        **{("fields" if name == "schema" else name): value for name, value in vars(shape).items()},
+    )
+    _open_folder(folder, wanted, resume=resume)
+    if (folder / "weights.safetensors").exists():
+        return Run.load(folder)
+    keep_freed_memory()
+    trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
+    trainer.run(progress)
+    return Run.load(folder)
+
+
+def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
+    """Create the run folder, or check that an unfinished one was begun with the same settings."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        write_settings(folder, wanted)
+        return
+    if not resume:
+        raise PamlError("already exists", where=folder, remedy="continue it with --resume, or choose another --out")
+    found = read_settings(folder)
+    for name in ("fingerprint", "method", "seed", "recipe"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise SettingsError(f"was begun with another {name}", where=folder, remedy="repeat what it was begun with")
+
+
+def _choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(
+            f"device '{name}' cannot be used ({str(error).splitlines()[0]})", remedy="use cpu"
+        ) from None
+    return device
+
+
+@dataclass
+class _Position:
+    """Where training stands; everything but tensors."""
+
+    epoch: int = 0
+    batch: int = 0
+    generator: dict[str, Any] = field(default_factory=dict)
+    """State of the generator at the start of the epoch."""
+    loss_sum: float = 0.0
+    users_done: int = 0
+    seconds: float = 0.0
+    best_value: float | None = None
+    best_epoch: int = -1
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Trainer:
+    """One training: learner, optimiser, and position."""
+
+    def __init__(
+        self,
+        data: PreparedData,
+        settings: RunSettings,
+        folder: Path,
+        device: torch.device,
+        tensorboard: str | Path | None,
+    ) -> None:
+        self._data, self._settings, self._folder = data, settings, folder
+        self._recipe: Recipe = settings.recipe
+        rng = torch.Generator().manual_seed(settings.seed)
+        self._learner: Learner = build_learner(settings.method, settings.shape(), settings.recipe, rng)
+        fit_to_data(self._learner, data)
+        self._learner.to(device)
+        self._objective = find_method(settings.method).objective(settings.recipe)
+        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        parameters = list(self._learner.parameters())
+        self._optimizer = kinds[settings.recipe.optimizer](
+            parameters, lr=settings.recipe.outer_rate, weight_decay=settings.recipe.weight_decay, fused=True
+        )
+        self._loader, self._tasks = Loader(data, device), Tasks.of(data, "train")
+        self._rng = np.random.default_rng([settings.seed, 3])
+        self._position = _Position(generator=_generator_state(self._rng))
+        self._best: dict[str, Tensor] = self._copy_of_weights()
+        self._writer = _summary_writer(tensorboard)
+        every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
+        self._checkpoint_batches = every * -(-CHECKPOINT_BATCHES // every)
+
+    def run(self, progress: Progress) -> None:
+        """Train to the last epoch or until validation stops improving, then write the weights of the best epoch."""
+        if self._state_file.exists():
+            self._restore()
+        position, recipe = self._position, self._recipe
+        with progress.step(f"training {self._settings.method}", recipe.epochs * len(self._tasks)) as step:
+            step.advance(position.epoch * len(self._tasks) + position.users_done)
+            while position.epoch < recipe.epochs and not self._has_stalled():
+                self._run_epoch(step)
+        self._finish()
+
+    def _run_epoch(self, step: Step) -> None:
+        position, recipe = self._position, self._recipe
+        self._rng.bit_generator.state = position.generator
+        self._learner.rates.begin_epoch(position.epoch)
+        batches = self._tasks.episodes(
+            recipe.batch_size, self._rng, support_share=recipe.support_share, random_support=recipe.random_support
+        )
+        started, users_before = time.perf_counter(), position.users_done
+        for number, task_batch in enumerate(batches):
+            if number < position.batch:
+                continue  # done before the training was interrupted
+            batch = self._loader.load(task_batch)
+            position.loss_sum += self._outer_step(batch) * len(batch.user_B)
+            position.users_done += len(batch.user_B)
+            position.batch = number + 1
+            speed = (position.users_done - users_before) / (time.perf_counter() - started)
+            step.advance(len(batch.user_B), f"epoch {position.epoch + 1} · {speed:,.0f} users/s{self._best_note()}")
+            if position.batch % self._checkpoint_batches == 0:
+                position.seconds += time.perf_counter() - started
+                started, users_before = time.perf_counter(), position.users_done
+                self._save()
+        position.seconds += time.perf_counter() - started
+        self._end_epoch()
+
+    def _outer_step(self, batch: TensorBatch) -> float:
+        """One step of the outer optimiser; returns the meta-loss."""
+        self._optimizer.zero_grad()
+        loss = self._objective(self._learner, batch)
+        value = loss.item()
+        if not np.isfinite(value):
+            users = ", ".join(self._data.users().select("user").collect()["user"].gather(batch.user_B.tolist()).head(5))
+            raise TrainingError(
+                f"the loss is {value} in epoch {self._position.epoch + 1}, batch {self._position.batch + 1}"
+                f" (users {users}, ...)",
+                where=self._folder,
+                remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._recipe.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self._learner.parameters(), self._recipe.clip_norm)
+        self._optimizer.step()
+        self._learner.rates.finish_step()
+        return value
+
+    def _end_epoch(self) -> None:
+        """Validate, keep the best weights, log, and save."""
+        position = self._position
+        metric = headline(self._data.schema.target.kind)
+        rows = evaluate_learner(self._learner, self._data, "validation")
+        value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
+        if value is not None and not np.isfinite(value):
+            raise TrainingError(
+                f"validation {metric} is {value} after epoch {position.epoch + 1}",
+                where=self._folder,
+                remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
+            )
+        if value is None or position.best_value is None or value < position.best_value:
+            position.best_value, position.best_epoch, self._best = value, position.epoch, self._copy_of_weights()
+        position.history.append(
+            {
+                "epoch": position.epoch + 1,
+                "loss": position.loss_sum / max(position.users_done, 1),
+                f"validation_{metric}": value,
+                "seconds": round(position.seconds, 3),
+                "users_per_second": round(position.users_done / max(position.seconds, 1e-9), 1),
+            }
+        )
+        if self._writer is not None:
+            for name, number in position.history[-1].items():
+                if name != "epoch" and number is not None:
+                    self._writer.add_scalar(name, number, position.epoch + 1)
+        position.epoch, position.batch, position.users_done = position.epoch + 1, 0, 0
+        position.loss_sum = position.seconds = 0.0
+        position.generator = _generator_state(self._rng)
+        self._save()
+        lines = (json.dumps(entry) for entry in position.history)
+        write_text(self._folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+
+    def _finish(self) -> None:
+        """Write what remains: the best weights, the vocabulary, and how training went."""
+        position = self._position
+        self._learner.load_state_dict(self._best)
+        summary: dict[str, Any] = {
+            "epochs": position.epoch,
+            "best_epoch": position.best_epoch + 1,
+            "best_validation": position.best_value,
+            "seconds": sum(entry["seconds"] for entry in position.history),
+        }
+        if isinstance(self._learner.rates, MemoryRate):
+            summary["memory_nodes"] = int(self._learner.rates.memory.count)
+            summary["memory_recall"] = self._recall(self._learner.rates)
+        write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
+        write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
+        identity = {"fingerprint": self._settings.fingerprint, "method": self._settings.method}
+        checkpoint.save(self._folder / "weights.safetensors", self._best, identity)
+        if self._state_file.exists():
+            self._state_file.unlink()
+            self._state_file.parent.rmdir()
+        if self._writer is not None:
+            self._writer.close()
+
+    @torch.no_grad()
+    def _recall(self, rates: MemoryRate) -> float | None:
+        """Recall of the memory's index on validation users."""
+        tasks = Tasks.of(self._data, "validation")
+        if not len(tasks) or not int(rates.memory.count):
+            return None
+        batch = self._loader.load(next(tasks.stored(256)))
+        return rates.recall(self._learner.network.embed_users(batch.users))
+
+    def _has_stalled(self) -> bool:
+        """Whether validation has not improved for `patience` epochs."""
+        position = self._position
+        return bool(self._recipe.patience) and position.epoch - 1 - position.best_epoch >= self._recipe.patience
+
+    def _best_note(self) -> str:
+        best = self._position.best_value
+        return "" if best is None else f" · best validation {best:.4f}"
+
+    def _copy_of_weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._learner.state_dict().items()}
+
+    @property
+    def _state_file(self) -> Path:
+        return self._folder / "resume" / "state.safetensors"
+
+    def _save(self) -> None:
+        """Write the whole state to one file."""
+        tensors = {f"now.{name}": tensor for name, tensor in self._learner.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self._best.items()}
+        for number, state in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        self._state_file.parent.mkdir(exist_ok=True)
+        checkpoint.save(self._state_file, tensors, asdict(self._position))
+
+    def _restore(self) -> None:
+        """Continue from what `_save` wrote."""
+        tensors, values = checkpoint.load(self._state_file)
+        parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
+        load_state(self._learner, parts["now"], self._state_file)
+        self._best = parts["best"]
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["optimizer"].items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = tensor
+        whole = self._optimizer.state_dict()
+        self._optimizer.load_state_dict({**whole, "state": state})
+        try:
+            self._position = _Position(**values)
+        except TypeError:
+            raise FormatError("is of another version", where=self._state_file, remedy="train again") from None
+
+
+def _generator_state(rng: np.random.Generator) -> dict[str, Any]:
+    return dict(rng.bit_generator.state)
+
+
+def _summary_writer(folder: str | Path | None) -> Any:
+    """A TensorBoard writer, if one is asked for."""
+    if folder is None:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SettingsError("TensorBoard is not installed", remedy="pip install 'paml[tensorboard]'") from None
+    return SummaryWriter(str(folder))
