@@ -11,7 +11,7 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = ["batches"]
+NAMES = ["batches", "engine", "memory_search", "growth"]
 
 
 class Tee(io.StringIO):

@@ -5,7 +5,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 import torch
-from scipy.stats import ttest_ind
 
 from paml import metrics
 from paml.data.batches import Loader
@@ -16,13 +15,21 @@ from paml.rates import rate_per_user
 
 Split = Literal["train", "validation", "test"]
 BATCH_USERS = 64
+USERS_AT_ONCE = 4096
+
+
+def evaluate_learner(learner: Learner, data: PreparedData, split: Split = "test") -> pl.DataFrame:
+    """Adapt every user of a split on the stored support set and score the query set; the learner is not changed.
+
+    Users are taken a few thousand at a time, so that memory does not grow with their number.
+    """
+    loader, tasks = Loader(data, next(learner.parameters()).device), Tasks.of(data, split)
+    starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
+    return pl.concat([_evaluate_some(learner, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 
 
 @torch.no_grad()
-def evaluate_learner(learner: Learner, data: PreparedData, split: Split = "test") -> pl.DataFrame:
-    """Adapt every user of a split on the stored support set and score the query set; the learner is not changed."""
-    device = next(learner.parameters()).device
-    loader, tasks = Loader(data, device), Tasks.of(data, split)
+def _evaluate_some(learner: Learner, loader: Loader, data: PreparedData, tasks: Tasks) -> pl.DataFrame:
     base = int(tasks.offsets[0])
     prediction_N = np.zeros(int(tasks.offsets[-1]) - base)
     rate_U = np.zeros(len(tasks))
@@ -33,12 +40,11 @@ def evaluate_learner(learner: Learner, data: PreparedData, split: Split = "test"
         block = task_batch.query
         prediction_N[block.row_BL[block.mask_BL] - base] = predicted_BQ[block.mask_BL]
         rate_U[batch.user_B - tasks.first] = rate_per_user(adapted.rate, len(batch.user_B)).numpy(force=True)
-    return score_rows(data, split, prediction_N, rate_U)
+    return score_rows(data, tasks, prediction_N, rate_U)
 
 
-def score_rows(data: PreparedData, split: Split, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
-    """One row per user from predictions for all rows of a split (only those of query rows count)."""
-    tasks = Tasks.of(data, split)
+def score_rows(data: PreparedData, tasks: Tasks, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
+    """One row per user from predictions for all rows of some users (only those of query rows count)."""
     count_U = np.diff(tasks.offsets)
     support_U = np.asarray(tasks.support, dtype=np.int64)
     place_N = np.arange(count_U.sum()) - np.repeat(tasks.offsets[:-1] - tasks.offsets[0], count_U)
@@ -105,5 +111,7 @@ def _mean(values: pl.Series) -> float | None:
 
 def _p_value(major: pl.Series, minor: pl.Series) -> float | None:
     """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users."""
+    from scipy.stats import ttest_ind  # slow to import, and nothing else here needs it
+
     left, right = (part.drop_nans().to_numpy() for part in (major, minor))
     return float(ttest_ind(left, right).pvalue) if min(len(left), len(right)) > 1 else None

@@ -66,6 +66,11 @@ class Tasks:
         first, end = data.manifest.splits[split]
         return cls(first, data.array("offsets")[first : end + 1], data.array("support")[first:end])
 
+    def part(self, start: int, count: int) -> "Tasks":
+        """Some of the users, from `start` on."""
+        end = min(start + count, len(self))
+        return Tasks(self.first + start, self.offsets[start : end + 1], self.support[start:end])
+
     def __len__(self) -> int:
         return len(self.support)
 
