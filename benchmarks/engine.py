@@ -1,15 +1,18 @@
 """Users per second of a full training step (embed, adapt, query loss, backward, Adam), all forms in one run.
 
-Our engine against one user after the other and against weights copied per user and batched, at the paper's sizes and at
-MeLU's published setting (embeddings 32, layers 64-64, five second-order steps), on lengths as in MovieLens-1M. All
-forms look embeddings up in the same sparse way and compute the same loss; the forms take turns, and each one's best
-round counts, because other work on the machine only ever makes a round slower.
+Our engine against one user after the other (with and without embedding the whole batch at once first) and weights
+copied per user and batched, at the paper's sizes and at MeLU's published setting (embeddings 32, layers 64-64, five
+second-order steps), on lengths as in MovieLens-1M. All forms look embeddings up in the same sparse way and compute the
+same loss. Each form has a process of its own; they take turns, and each one's best time for a batch counts, because
+other work on the machine only ever makes it slower.
 """
 
 import itertools
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,25 +23,46 @@ from torch import Tensor
 import paml
 from paml.allocator import keep_freed_memory
 from paml.data.batches import Loader, TensorBatch
-from paml.data.tasks import Tasks
+from paml.data.tasks import Block, TaskBatch, Tasks
 from paml.learner import Learner
-from paml.methods import DataShape, build_learner, find_method
-from paml.recipe import Recipe, load_recipe
+from paml.methods import DataShape, build_learner
+from paml.objectives import query_loss
+from paml.recipe import load_recipe
 
+Form = Callable[[Learner, Loader, TaskBatch], Tensor]
 ROUNDS = int(os.environ.get("PAML_BENCH_ROUNDS", "7"))
 BATCHES = 8  # outer steps per form and round; the slow forms take fewer
-SETTINGS = {
+SETTINGS: dict[str, dict[str, object]] = {
     "paper sizes (320-192, one step)": {},
     "MeLU's setting (64-64, five steps)": {"hidden": (64, 64), "inner_steps": 5},
 }
 
 
-def one_user_at_a_time(learner: Learner, batch: TensorBatch) -> Tensor:
-    """The usual way: for each user copy the weights, differentiate the support loss, step, and score the query set."""
-    h_BH, table_ND = (
-        learner.network.embed_users(batch.users),
-        learner.network.embed_items(batch.items, batch.item_N).vectors_ND,
-    )
+def one_user_at_a_time(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
+    """The usual way: for each user look embeddings up, differentiate the support loss, step, score the query set."""
+    return torch.stack(
+        [_adapt_users(learner, loader.load(_only(tasks, b)))[0] for b in range(len(tasks.user_B))]
+    ).mean()
+
+
+def embedded_at_once(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
+    """The same, but all users and distinct items of the batch are embedded together first."""
+    return torch.stack(_adapt_users(learner, loader.load(tasks))).mean()
+
+
+def _only(tasks: TaskBatch, b: int) -> TaskBatch:
+    """The task of one user, without padding."""
+    blocks = []
+    for block in (tasks.support, tasks.query):
+        rows = int(block.mask_BL[b].sum())
+        blocks.append(Block(block.row_BL[b : b + 1, :rows], block.mask_BL[b : b + 1, :rows]))
+    return TaskBatch(tasks.user_B[b : b + 1], *blocks)
+
+
+def _adapt_users(learner: Learner, batch: TensorBatch) -> list[Tensor]:
+    """Query loss of each user: weights copied, gradients by autograd."""
+    h_BH = learner.network.embed_users(batch.users)
+    table_ND = learner.network.embed_items(batch.items, batch.item_N).vectors_ND
     rate_B = learner.rates(h_BH)
     theta = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
     losses = []
@@ -55,7 +79,7 @@ def one_user_at_a_time(learner: Learner, batch: TensorBatch) -> Tensor:
             grads = torch.autograd.grad(loss, weights, create_graph=True)
             weights = [w - rate_B[b] * grad for w, grad in zip(weights, grads, strict=True)]
         losses.append(_user_loss(learner, weights, *parts[1]))
-    return torch.stack(losses).mean()
+    return losses
 
 
 def _user_loss(learner: Learner, weights: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -64,8 +88,9 @@ def _user_loss(learner: Learner, weights: list[Tensor], x: Tensor, y: Tensor) ->
     return learner.head.row_loss((x @ weights[-1]).unsqueeze(0), y.unsqueeze(0)).mean()
 
 
-def copied_and_batched(learner: Learner, batch: TensorBatch) -> Tensor:
+def copied_and_batched(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
     """Weights copied per user, all users at once: vmap of the usual way over padded rows."""
+    batch = loader.load(tasks)
     h_BH, table_ND = (
         learner.network.embed_users(batch.users),
         learner.network.embed_items(batch.items, batch.item_N).vectors_ND,
@@ -129,43 +154,75 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def measure(data: paml.PreparedData, recipe: Recipe) -> Iterator[str]:
+def ours(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
+    """PAML's objective as it is trained."""
+    return query_loss(learner, loader.load(tasks))
+
+
+FORMS: dict[str, Form] = {
+    "one user at a time": one_user_at_a_time,
+    "- embedded at once": embedded_at_once,
+    "copied and batched": copied_and_batched,
+    "paml": ours,
+}
+
+
+class Setting:
+    """One setting prepared for measuring: data, learner and batches."""
+
+    def __init__(self, path: str, settings: dict[str, object]) -> None:
+        data = paml.open_data(path)
+        recipe = load_recipe("paper", "paml", settings)
+        self.learner = build_learner("paml", DataShape.of(data), recipe, torch.Generator().manual_seed(0))
+        self.optimizer = torch.optim.Adam(self.learner.parameters(), lr=recipe.outer_rate, fused=True)
+        self.loader = Loader(data)
+        episodes = Tasks.of(data, "train").episodes(32, np.random.default_rng(0))
+        self.batches = list(itertools.islice(episodes, BATCHES))
+
+    def step(self, form: Form, number: int) -> None:
+        """One outer step on one batch."""
+        self.optimizer.zero_grad()
+        form(self.learner, self.loader, self.batches[number]).backward()
+        self.optimizer.step()
+
+
+def worker(name: str, path: str, settings: dict[str, object], pipe: Connection) -> None:
+    """A process of its own for each form: receives batch numbers, answers with seconds; only one works at a time."""
+    torch.set_num_threads(2)
+    if name == "paml":
+        keep_freed_memory()  # as `paml train` does
+    setting = Setting(path, settings)
+    for number in iter(pipe.recv, None):
+        pipe.send(_timed(lambda number=number: setting.step(FORMS[name], number)))
+
+
+def measure(path: str, settings: dict[str, object]) -> Iterator[str]:
     """Lines of the result for one setting."""
-    learner = build_learner("paml", DataShape.of(data), recipe, torch.Generator().manual_seed(0))
-    optimizer = torch.optim.Adam(learner.parameters(), lr=recipe.outer_rate, fused=True)
-    loader = Loader(data)
-    task_batches = list(itertools.islice(Tasks.of(data, "train").episodes(32, np.random.default_rng(0)), BATCHES))
-    ours = find_method("paml").objective(recipe)
-    forms = {
-        "one user at a time": (one_user_at_a_time, BATCHES),
-        "copied and batched": (copied_and_batched, BATCHES),
-        "paml": (ours, BATCHES),
-    }
-    values = {name: form(learner, loader.load(task_batches[0])).item() for name, (form, _) in forms.items()}
-    assert max(values.values()) - min(values.values()) < 1e-4 * max(values.values()), values
-    seconds: dict[str, dict[int, float]] = {name: {} for name in forms}
+    setting = Setting(path, settings)
+    values = [form(setting.learner, setting.loader, setting.batches[0]).item() for form in FORMS.values()]
+    assert max(values) - min(values) < 1e-4 * max(values), f"the forms disagree: {values}"
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    for name in FORMS:
+        pipes[name], theirs = context.Pipe()
+        context.Process(target=worker, args=(name, path, settings, theirs), daemon=True).start()
+    seconds: dict[str, dict[int, float]] = {name: {} for name in FORMS}
     flops_per_second = 0.0
-
-    def step(form: Callable[[Learner, TensorBatch], Tensor], number: int) -> None:
-        batch = loader.load(task_batches[number])
-        optimizer.zero_grad()
-        form(learner, batch).backward()
-        optimizer.step()
-
     for _ in range(ROUNDS):
         flops_per_second = max(flops_per_second, peak())
-        for name, (form, count) in forms.items():
-            for number in range(count):
-                taken = _timed(lambda form=form, number=number: step(form, number))
-                seconds[name][number] = min(taken, seconds[name].get(number, taken))
-    shared = range(min(count for _, count in forms.values()))  # batches that every form has done
-    slow = sum(seconds["one user at a time"][number] for number in shared)
-    users = sum(len(task_batches[number].user_B) for number in shared)
-    for name, taken_by_batch in seconds.items():
-        taken = sum(taken_by_batch[number] for number in shared)
+        for name, number in itertools.product(FORMS, range(BATCHES)):
+            pipes[name].send(number)
+            taken = pipes[name].recv()
+            seconds[name][number] = min(taken, seconds[name].get(number, taken))
+    for pipe in pipes.values():
+        pipe.send(None)
+    users = sum(len(batch.user_B) for batch in setting.batches)
+    slow = sum(seconds["one user at a time"].values())
+    for name, by_batch in seconds.items():
+        taken = sum(by_batch.values())
         yield f"  {name:<20} {users / taken:7.0f} users/s   {slow / taken:5.2f} times one user at a time"
-    if recipe.inner_steps == 1:
-        useful = multiplications(learner, [loader.load(batch) for batch in task_batches])
+    if setting.learner.steps == 1:
+        useful = multiplications(setting.learner, [setting.loader.load(batch) for batch in setting.batches])
         rate = useful / sum(seconds["paml"].values())
         share = rate / flops_per_second
         yield f"  useful arithmetic: {rate / 1e9:.0f} of {flops_per_second / 1e9:.0f} GFLOP/s, {share:.0%} of the peak"
@@ -174,12 +231,11 @@ def measure(data: paml.PreparedData, recipe: Recipe) -> Iterator[str]:
 def main() -> None:
     """Print users per second and ratios for each setting."""
     torch.set_num_threads(2)
-    keep_freed_memory()
     with TemporaryDirectory() as folder:
         data = paml.prepare("synthetic", out=Path(folder) / "data", users=6040, items=3883, median_rows=96)
         for title, settings in SETTINGS.items():
             print(f"{title}, batches of 32 users, {torch.get_num_threads()} threads:")
-            for line in measure(data, load_recipe("paper", "paml", settings)):
+            for line in measure(str(data.path), settings):
                 print(line)
 
 

@@ -76,6 +76,45 @@ class _TransposedTimes(torch.autograd.Function):
         return b_BRK @ grad.mT if needs_a else None, a_BRD @ grad if needs_b else None
 
 
+class _Lookup(torch.autograd.Function):
+    """Rows of a table plus one row per user: table[index] + shared, in one pass over memory each way."""
+
+    @staticmethod
+    def forward(ctx: Any, table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
+        ctx.save_for_backward(index_BR)
+        ctx.items = len(table_NK)
+        row_NK = table_NK.index_select(0, index_BR.flatten())
+        z_BRK: Tensor = torch.ops.aten._unsafe_view(row_NK, [*index_BR.shape, row_NK.shape[1]])
+        return z_BRK.add_(shared_BK.unsqueeze(1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BRK: Tensor) -> tuple[Tensor, None, Tensor]:
+        (index_BR,) = ctx.saved_tensors
+        grad_NK = grad_BRK.new_zeros(ctx.items, grad_BRK.shape[2])
+        grad_NK.index_add_(0, index_BR.flatten(), grad_BRK.flatten(0, 1))
+        return grad_NK, None, grad_BRK.sum(dim=1)
+
+
+class _Backpropagate(torch.autograd.Function):
+    """(g W^T) where the activation is above 0: the gradient one layer further down, masked in place."""
+
+    @staticmethod
+    def forward(ctx: Any, grad_BRK: Tensor, weights_DK: Tensor, active_BRD: Tensor) -> Tensor:
+        ctx.save_for_backward(grad_BRK, weights_DK, active_BRD)
+        below_BRD = grad_BRK @ weights_DK.T
+        torch.ops.aten.threshold_backward.grad_input(below_BRD, active_BRD, 0, grad_input=below_BRD)
+        return below_BRD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BRD: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_BRK, weights_DK, active_BRD = ctx.saved_tensors
+        masked_ND = torch.ops.aten.threshold_backward(grad_BRD, active_BRD, 0).flatten(0, 1)
+        above_BRK = (masked_ND @ weights_DK).view_as(grad_BRK)
+        return above_BRK, masked_ND.T @ grad_BRK.flatten(0, 1), None
+
+
 def times_transposed(a_BRK: Tensor, b: Tensor) -> Tensor:
     """a b^T, (B, R, S)."""
     product: Tensor = _TimesTransposed.apply(a_BRK, b)  # type: ignore[no-untyped-call]
@@ -147,8 +186,8 @@ class ItemInput:
 
     def project(self, weights: Weights) -> Tensor:
         """x W + shared W', each distinct item and each user multiplied once, (B, R, K)."""
-        z_BRK = self._gather(self.table.products(weights.rows_DK))
-        z_BRK = z_BRK + (self.shared_BC @ weights.shared_CK).unsqueeze(1)
+        shared_BK = self.shared_BC @ weights.shared_CK
+        z_BRK: Tensor = _Lookup.apply(self.table.products(weights.rows_DK), self.index_BR, shared_BK)  # type: ignore[no-untyped-call]
         if self.context_BRD is None:
             return z_BRK
         return z_BRK + self.context_BRD @ weights.rows_DK[self.table.vectors_ND.shape[1] :]
@@ -170,9 +209,10 @@ class SharedLayer:
         """x W + shared W', (B, R, K)."""
         return x.project(self.weights)
 
-    def backward(self, grad_BRK: Tensor) -> Tensor:
-        """Gradient by the rows' inputs, (B, R, D)."""
-        return times_transposed(grad_BRK, self.weights.rows_DK)
+    def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
+        """Gradient by the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
+        below: Tensor = _Backpropagate.apply(grad_BRK, self.weights.rows_DK, active_BRD)  # type: ignore[no-untyped-call]
+        return below
 
 
 @dataclass(frozen=True)
@@ -197,11 +237,11 @@ class AttendingLayer:
             products_BRS = times_transposed(x.x_BRD, self.keys_BSD) + shared_B11
         return torch.baddbmm(x.project(self.weights), self.alpha_B11 * products_BRS, self.values_BSK, alpha=-1)
 
-    def backward(self, grad_BRK: Tensor) -> Tensor:
-        """Gradient by the rows' inputs: g W^T - alpha (g D^T) X."""
+    def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
+        """Gradient by the rows' inputs before their ReLU: g W^T - alpha (g D^T) X where the input is above 0."""
         attention_BRS = self.alpha_B11 * times_transposed(grad_BRK, self.values_BSK)
         base_BRD = times_transposed(grad_BRK, self.weights.rows_DK)
-        return torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1)
+        return _where_active(torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1), active_BRD)
 
 
 @dataclass(frozen=True)
@@ -216,9 +256,9 @@ class PersonalLayer:
         shared_B1K = x.shared_BC.unsqueeze(1) @ self.shared_BCK
         return torch.baddbmm(shared_B1K, x.x_BRD, self.rows_BDK)
 
-    def backward(self, grad_BRK: Tensor) -> Tensor:
-        """Gradient by the rows' inputs: g W_i^T."""
-        return times_transposed(grad_BRK, self.rows_BDK)
+    def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
+        """Gradient by the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
+        return _where_active(times_transposed(grad_BRK, self.rows_BDK), active_BRD)
 
 
 Layer = SharedLayer | AttendingLayer | PersonalLayer
@@ -293,10 +333,15 @@ def _backpropagate(
     gradient = head.row_gradient(out_BSK, y_BS) * weight_BS.unsqueeze(-1)
     gradients = [gradient]
     for layer, layer_input in zip(reversed(layers[1:]), reversed(inputs[1:]), strict=True):
-        # the derivative of ReLU, as one kernel: passes the gradient where the activation is above 0
-        gradient = torch.ops.aten.threshold_backward(layer.backward(gradient), layer_input.x_BRD, 0)
+        gradient = layer.backward(gradient, layer_input.x_BRD)
         gradients.append(gradient)
     return inputs, gradients[::-1]
+
+
+def _where_active(grad_BRD: Tensor, active_BRD: Tensor) -> Tensor:
+    """The derivative of ReLU as one kernel: passes the gradient where the activation is above 0."""
+    masked: Tensor = torch.ops.aten.threshold_backward(grad_BRD, active_BRD, 0)
+    return masked
 
 
 def _moved(layer: Layer, x: AnyInput, grad_BSK: Tensor, rate: Tensor | Weights, steps: int) -> Layer:
