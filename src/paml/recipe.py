@@ -49,7 +49,7 @@ class Recipe(Settings):
     warmup_epochs: int = Field(1, ge=0, description="epochs in which AT-PAML uses a fixed rate and fills the memory")
     warmup_rate: float = Field(5e-4, ge=0, description="the fixed rate of the warm-up")
     memory_stores: Literal["alpha", "own"] = Field(
-        "own", description="what a node keeps: alpha (own rate plus neighbours') or only the own rate alpha'(h)"
+        "alpha", description="what a node keeps: alpha (own rate plus neighbours') or only the own rate alpha'(h)"
     )
     memory_index: Literal["exact", "kdtree", "hnsw"] = Field("exact", description="how neighbours are searched")
     index_every: int = Field(50, gt=0, description="batches between rebuilds of a kdtree or hnsw index")
