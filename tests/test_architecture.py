@@ -18,6 +18,8 @@ FLOORS = [
     ["data.prepare", "data.tasks", "data.describe", "data.features", "data"],
     ["data.batches"],
     ["heads", "recipe", "neighbours"],
+    ["products"],
+    ["layers"],
     ["metrics", "adapt"],
     ["model", "rates"],
     ["memory"],

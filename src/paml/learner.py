@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, nn
 
-from paml.adapt import Adaptation, ItemTable, Rate, adapt, forward
+from paml.adapt import Adaptation, Rate, adapt, forward
 from paml.data.batches import RowBlock, TensorBatch
 from paml.heads import Head, user_loss
+from paml.layers import ItemTable
 from paml.model import Network
 from paml.rates import RateSource
 

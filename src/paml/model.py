@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, embedding_bag
 
-from paml.adapt import ItemInput, ItemTable, Weights
 from paml.data.features import Features
 from paml.data.schema import Field, Kind
+from paml.layers import ItemInput, ItemTable, Weights
 
 
 class FieldEmbedder(nn.Module):

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from paml.adapt import Adaptation, SharedLayer
+from paml.adapt import Adaptation
 from paml.data.batches import TensorBatch
+from paml.layers import SharedLayer
 from paml.learner import Adapted, Learner
 from paml.rates import rate_per_user
 

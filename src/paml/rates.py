@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paml.adapt import Rate, Theta, Weights
+from paml.adapt import Rate, Theta
+from paml.layers import Weights
 
 
 class RateSource(nn.Module):

@@ -1,0 +1,115 @@
+"""Products that the layers are made of, with gradients that touch memory as little as possible.
+
+Plain autograd returns the gradient of a transposed factor as a transposed view, and elementwise operations on such
+a view cost many times as much; here all gradients are contiguous, and what can be done in place is.
+
+Legend: B users, R rows, D inputs, K outputs, N distinct items.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class _TimesTransposed(torch.autograd.Function):
+    """a b^T, b one matrix or one per user."""
+
+    @staticmethod
+    def forward(ctx: Any, a_BRK: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a_BRK, b)
+        return a_BRK @ b.mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a_BRK, b = ctx.saved_tensors
+        needs_a, needs_b = ctx.needs_input_grad
+        left, right = (grad, a_BRK) if b.dim() == 3 else (grad.flatten(0, 1), a_BRK.flatten(0, 1))
+        return grad @ b if needs_a else None, left.mT @ right if needs_b else None
+
+
+class _TransposedTimes(torch.autograd.Function):
+    """a^T b per user."""
+
+    @staticmethod
+    def forward(ctx: Any, a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
+        ctx.save_for_backward(a_BRD, b_BRK)
+        return a_BRD.mT @ b_BRK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a_BRD, b_BRK = ctx.saved_tensors
+        needs_a, needs_b = ctx.needs_input_grad
+        return b_BRK @ grad.mT if needs_a else None, a_BRD @ grad if needs_b else None
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a table plus one row per user: table[index] + shared, in one pass over memory each way."""
+
+    @staticmethod
+    def forward(ctx: Any, table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
+        ctx.save_for_backward(index_BR)
+        ctx.items = len(table_NK)
+        row_NK = table_NK.index_select(0, index_BR.flatten())
+        z_BRK: Tensor = torch.ops.aten._unsafe_view(row_NK, [*index_BR.shape, row_NK.shape[1]])
+        return z_BRK.add_(shared_BK.unsqueeze(1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BRK: Tensor) -> tuple[Tensor, None, Tensor]:
+        (index_BR,) = ctx.saved_tensors
+        grad_NK = grad_BRK.new_zeros(ctx.items, grad_BRK.shape[2])
+        grad_NK.index_add_(0, index_BR.flatten(), grad_BRK.flatten(0, 1))
+        return grad_NK, None, grad_BRK.sum(dim=1)
+
+
+class _Backpropagate(torch.autograd.Function):
+    """(g W^T) where the activation is above 0: the gradient one layer further down, masked in place."""
+
+    @staticmethod
+    def forward(ctx: Any, grad_BRK: Tensor, weights_DK: Tensor, active_BRD: Tensor) -> Tensor:
+        ctx.save_for_backward(grad_BRK, weights_DK, active_BRD)
+        below_BRD = grad_BRK @ weights_DK.T
+        torch.ops.aten.threshold_backward.grad_input(below_BRD, active_BRD, 0, grad_input=below_BRD)
+        return below_BRD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BRD: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_BRK, weights_DK, active_BRD = ctx.saved_tensors
+        masked_ND = torch.ops.aten.threshold_backward(grad_BRD, active_BRD, 0).flatten(0, 1)
+        above_BRK = (masked_ND @ weights_DK).view_as(grad_BRK)
+        return above_BRK, masked_ND.T @ grad_BRK.flatten(0, 1), None
+
+
+def times_transposed(a_BRK: Tensor, b: Tensor) -> Tensor:
+    """a b^T, (B, R, S)."""
+    product: Tensor = _TimesTransposed.apply(a_BRK, b)  # type: ignore[no-untyped-call]
+    return product
+
+
+def transposed_times(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
+    """a^T b, (B, D, K)."""
+    product: Tensor = _TransposedTimes.apply(a_BRD, b_BRK)  # type: ignore[no-untyped-call]
+    return product
+
+
+def lookup(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
+    """table[index] + shared, (B, R, K); not a view, so it may be changed in place."""
+    rows: Tensor = _Lookup.apply(table_NK, index_BR, shared_BK)  # type: ignore[no-untyped-call]
+    return rows
+
+
+def backpropagate(grad_BRK: Tensor, weights_DK: Tensor, active_BRD: Tensor) -> Tensor:
+    """g W^T where the activation is above 0, (B, R, D)."""
+    below: Tensor = _Backpropagate.apply(grad_BRK, weights_DK, active_BRD)  # type: ignore[no-untyped-call]
+    return below
+
+
+def where_active(grad_BRD: Tensor, active_BRD: Tensor) -> Tensor:
+    """The derivative of ReLU as one kernel: passes the gradient where the activation is above 0."""
+    masked: Tensor = torch.ops.aten.threshold_backward(grad_BRD, active_BRD, 0)
+    return masked
