@@ -149,6 +149,15 @@ def test_resume_needs_the_same_settings(world: paml.PreparedData, tmp_path: Path
     assert paml.train(world, "paml", out=run.path, resume=True, settings=QUICK).settings == run.settings
 
 
+def test_what_cannot_begin_leaves_nothing_behind(world: paml.PreparedData, tmp_path: Path) -> None:
+    for wrong, message in (({"device": "warp"}, "device 'warp' cannot be used"), ({"head": "click"}, "does not fit")):
+        with pytest.raises(SettingsError, match=message):
+            paml.train(world, "paml", out=tmp_path / "run", **wrong)
+        assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # as after a kill before the first file
+    assert paml.train(world, "paml", out=tmp_path / "run", resume=True, settings=QUICK).settings.method == "paml"
+
+
 def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.PreparedData, tmp_path: Path) -> None:
     settings = {**QUICK, "outer_rate": 1e18, "clip_norm": 0}
     with pytest.raises(TrainingError, match=r"is (nan|inf).* epoch \d.*lower outer_rate"):

@@ -148,8 +148,9 @@ class MemoryRate(RateSource):
 
     def recall(self, h_BH: Tensor) -> float:
         """Share of the true nearest nodes that the index finds, at the number used in inference."""
+        self._refresh(stale_after=1)
         keys_MH = self.memory.keys_MH[: int(self.memory.count)]
-        return recall(make_index(self._recipe.memory_index), keys_MH, h_BH, self._recipe.neighbours_inference)
+        return recall(self._index, keys_MH, h_BH, self._recipe.neighbours_inference)
 
     def _refresh(self, stale_after: int) -> None:
         """Rebuild the index if the memory has moved on by so many stores; distances are taken on live keys anyway."""

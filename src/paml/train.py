@@ -70,19 +70,23 @@ def train(
         fingerprint=data.fingerprint,
         **{("fields" if name == "schema" else name): value for name, value in vars(shape).items()},
     )
-    _open_folder(folder, wanted, resume=resume)
-    if (folder / "weights.safetensors").exists():
-        return Run.load(folder)
-    keep_freed_memory()
     trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
-    trainer.run(progress)
+    _open_folder(folder, wanted, resume=resume)
+    if not (folder / "weights.safetensors").exists():
+        keep_freed_memory()
+        trainer.run(progress)
     return Run.load(folder)
 
 
 def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
     """Create the run folder, or check that an unfinished one was begun with the same settings."""
-    if not folder.exists():
-        folder.mkdir(parents=True)
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):  # empty: killed before the first file
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PamlError(
+                f"cannot be written ({error.strerror})", where=folder, remedy="choose another --out"
+            ) from None
         write_settings(folder, wanted)
         return
     if not resume:
