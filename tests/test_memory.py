@@ -166,6 +166,18 @@ def test_inference_only_reads_so_the_order_of_users_cannot_matter() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in rate.state_dict().items())
 
 
+@pytest.mark.parametrize("index", INDEXES)
+def test_loading_a_state_renews_the_index(index: str) -> None:
+    rate, _ = rate_with_nodes(memory_index=index)
+    other, _ = rate_with_nodes(memory_index=index)
+    h = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(3))
+    rate(h)
+    other.memory.keys_MH.copy_(other.memory.keys_MH.flip(0).roll(6, 0))
+    expected = other(h)
+    rate.load_state_dict(other.state_dict())
+    assert torch.equal(rate(h), expected)
+
+
 @pytest.mark.parametrize("name", INDEXES)
 def test_indexes_find_the_nearest(name: str) -> None:
     rng = torch.Generator().manual_seed(0)

@@ -93,6 +93,11 @@ class UserMemory(nn.Module):
         return used_M.argsort(stable=True)[:wanted]
 
 
+def _forget_index(rate: "MemoryRate", _: object) -> None:
+    """An index built from other keys must not outlive the loading of a state."""
+    rate._built_at = NEVER
+
+
 class MemoryRate(RateSource):
     """alpha'(h) plus the kernel-weighted mean of the nearest nodes' rates."""
 
@@ -107,6 +112,7 @@ class MemoryRate(RateSource):
         self._warming_up = False
         self._read: _Read | None = None
         self._write: tuple[Tensor, Tensor, Tensor] | None = None
+        self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
 
     def begin_epoch(self, epoch: int) -> None:
         """The first epochs run with a fixed rate and fill the memory."""
