@@ -43,7 +43,9 @@ def embeddings(users: int, rng: torch.Generator) -> Tensor:
 def search_times() -> None:
     """A line per size and back end."""
     rng = torch.Generator().manual_seed(0)
+    fastest: dict[str, list[str]] = {"training": [], "serving": []}
     for size in SIZES:
+        cost: dict[str, dict[str, float]] = {"training": {}, "serving": {}}
         keys, queries = embeddings(size, rng), embeddings(BATCH, rng)
         for name in INDEXES:
             index = make_index(name)
@@ -51,10 +53,16 @@ def search_times() -> None:
             search = min(_search_time(index, queries) for _ in range(ROUNDS))
             per_batch = search + (build if name == "exact" else build / REBUILD_EVERY)
             found = recall(index, keys, queries, NEIGHBOURS)
+            cost["training"][name], cost["serving"][name] = per_batch, search
             print(
                 f"{size:>9,} nodes  {name:<7} {1e3 * per_batch:9.2f} ms per batch of {BATCH}"
                 f" (search {1e3 * search:.2f}, build {1e3 * build:.0f}), recall {found:.3f}"
             )
+
+        for use, times in cost.items():
+            fastest[use].append(f"{min(times, key=lambda name: times[name])} at {size:,}")
+    for use, names in fastest.items():
+        print(f"fastest in {use}: {', '.join(names)}")
 
 
 def _build_time(index: object, keys: Tensor) -> float:

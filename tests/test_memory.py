@@ -60,6 +60,7 @@ def test_store_and_eviction_agree_with_brute_force(size: int, rounds: list[tuple
             rng.normal(size=(len(users), WIDTH)).astype(np.float32),
             rng.random(len(users)).astype(np.float32),
         )
+        memory.clock += 1
         memory.store(torch.tensor(users), torch.from_numpy(keys), torch.from_numpy(values))
         model.store(users, keys, values)
         read = sorted(model.nodes)[:reads]
@@ -70,6 +71,17 @@ def test_store_and_eviction_agree_with_brute_force(size: int, rounds: list[tuple
         for user, node in model.nodes.items():
             assert np.array_equal(memory.keys_MH[stored[user]], node["key"])
             assert memory.values_M[stored[user]] == node["value"]
+
+
+def test_nodes_that_were_read_outlive_those_that_were_not() -> None:
+    recipe = Recipe(memory_size=2, neighbours=1, warmup_epochs=0)
+    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, recipe)
+    rate.begin_epoch(0)
+    near, far = torch.zeros(1, WIDTH), torch.full((1, WIDTH), 9.0)
+    for user, h in ((0, near), (1, far), (2, near)):  # the third user reads the first one's node
+        rate(h, np.array([user]))
+        rate.finish_step()
+    assert sorted(rate.memory.user_M.tolist()) == [0, 2]
 
 
 def test_slots_of_unknown_users_are_empty() -> None:

@@ -150,9 +150,13 @@ def test_resume_needs_the_same_settings(world: paml.PreparedData, tmp_path: Path
 
 
 def test_what_cannot_begin_leaves_nothing_behind(world: paml.PreparedData, tmp_path: Path) -> None:
-    for wrong, message in (({"device": "warp"}, "device 'warp' cannot be used"), ({"head": "click"}, "does not fit")):
+    for wrong, message in (
+        ({"device": "warp"}, "device 'warp' cannot be used"),
+        ({"head": "click"}, "does not fit"),
+        ({"hidden": (10**7, 10**7)}, "cannot be built"),
+    ):
         with pytest.raises(SettingsError, match=message):
-            paml.train(world, "paml", out=tmp_path / "run", **wrong)
+            paml.train(world, "paml", out=tmp_path / "run", **wrong)  # type: ignore[arg-type]
         assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()  # as after a kill before the first file
     assert paml.train(world, "paml", out=tmp_path / "run", resume=True, settings=QUICK).settings.method == "paml"
@@ -206,8 +210,55 @@ def test_foreign_and_damaged_runs_are_refused(world: paml.PreparedData, tmp_path
     settings = run.path / "settings.json"
     values = json.loads(settings.read_text())
     settings.write_text(json.dumps({**values, "recipe": {**values["recipe"], "hidden": [4, 4]}}))
-    with pytest.raises(FormatError, match="does not fit the run's settings"):
+    with pytest.raises(FormatError, match="do not belong together"):
         paml.load(run.path)
+
+
+def test_exchanged_or_edited_runs_are_refused(world: paml.PreparedData, tmp_path: Path) -> None:
+    runs = [paml.train(world, "paml", out=tmp_path / str(seed), seed=seed, settings=QUICK) for seed in (0, 1)]
+    shutil.copy(runs[1].path / "weights.safetensors", runs[0].path)
+    with pytest.raises(FormatError, match="do not belong together"):
+        paml.load(runs[0].path)
+    settings = runs[1].path / "settings.json"
+    settings.write_text(settings.read_text().replace('"rate_scale":0.2', '"rate_scale":0.9').replace(" 0.2,", " 0.9,"))
+    with pytest.raises(FormatError, match="do not belong together"):
+        paml.load(runs[1].path)
+
+
+def test_items_unknown_in_training_share_one_code(world: paml.PreparedData, tmp_path: Path) -> None:
+    codes = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK).learner.network.item_codes_I.numpy()
+    end = world.array("offsets")[world.manifest.splits["train"][1]]
+    met = np.unique(world.array("item")[:end])
+    assert np.array_equal(np.flatnonzero(codes), met)
+    assert np.array_equal(codes[met], np.arange(1, len(met) + 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("missing", ["users", "items"])
+def test_data_without_profiles_or_contents(method: str, missing: str, tables: Path, tmp_path: Path) -> None:
+    schema = tables / "schema.toml"
+    head, _, tail = schema.read_text().partition(f"[{missing}.fields]")
+    rest = tail[tail.index("[items]") :] if missing == "users" else ""
+    schema.write_text(head + rest)
+    data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
+    for name, size in (("a", 0), ("b", 4)):
+        run = paml.train(data, method, out=tmp_path / name, settings={**QUICK, "item_embedding": size, "epochs": 1})
+        assert run.evaluate()["mse"].is_finite().all()
+
+
+def test_fields_may_be_called_like_parts_of_a_module(tables: Path, tmp_path: Path) -> None:
+    schema = tables / "schema.toml"
+    schema.write_text(
+        schema.read_text().replace('gender = "categorical"', 'type = { kind = "categorical", column = "gender" }')
+    )
+    data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
+    assert paml.train(data, "paml", out=tmp_path / "run", settings=QUICK).evaluate()["mse"].is_finite().all()
+
+
+@pytest.mark.parametrize("index", ["exact", "kdtree", "hnsw"])
+def test_memory_without_warm_up(index: str, world: paml.PreparedData, tmp_path: Path) -> None:
+    settings = {**QUICK, "warmup_epochs": 0, "memory_index": index, "neighbours": 100_000, "epochs": 1}
+    assert paml.train(world, "at_paml", out=tmp_path / "run", settings=settings).evaluate()["mse"].is_finite().all()
 
 
 def test_a_run_refuses_another_data_set(world: paml.PreparedData, tmp_path: Path) -> None:

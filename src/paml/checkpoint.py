@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from paml.errors import FormatError
+from paml.errors import FormatError, PamlError
 
 FORMAT = "paml-1"
 
@@ -21,7 +22,13 @@ def save(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(values, sort_keys=True)
     partial = path.with_name(f".{path.name}.partial")
-    save_file(tensors, partial, metadata={"format": FORMAT, "values": text, "digest": _digest(tensors, text)})
+    try:
+        save_file(tensors, partial, metadata={"format": FORMAT, "values": text, "digest": _digest(tensors, text)})
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+    except (SafetensorError, OSError) as error:
+        partial.unlink(missing_ok=True)
+        raise PamlError(f"cannot be written ({error})", where=path, remedy="check space and permissions") from None
     partial.replace(path)
 
 

@@ -150,7 +150,7 @@ def train(
     ] = None,
     method: Annotated[str, typer.Option("--method", help="One of: " + ", ".join(METHODS) + ".")] = "reg_paml",
     recipe: Annotated[str, typer.Option("--recipe", help="One of: " + ", ".join(recipe_names()) + ".")] = "default",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the initial weights and of the episodes.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and episodes.", min=0, max=2**63 - 1)] = 0,
     out: Annotated[
         Path | None,
         typer.Option(

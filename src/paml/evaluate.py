@@ -110,8 +110,10 @@ def _mean(values: pl.Series) -> float | None:
 
 
 def _p_value(major: pl.Series, minor: pl.Series) -> float | None:
-    """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users."""
+    """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users, or none varies."""
     from scipy.stats import ttest_ind  # slow to import, and nothing else here needs it
 
     left, right = (part.drop_nans().to_numpy() for part in (major, minor))
-    return float(ttest_ind(left, right).pvalue) if min(len(left), len(right)) > 1 else None
+    if min(len(left), len(right)) < 2 or (np.ptp(left) == 0 and np.ptp(right) == 0):
+        return None
+    return float(ttest_ind(left, right).pvalue)

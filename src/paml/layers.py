@@ -89,7 +89,7 @@ class ItemInput:
         return z_BRK + self.context_BRD @ weights.rows_DK[self.table.vectors_ND.shape[1] :]
 
     def _gather(self, table: Tensor) -> Tensor:
-        return table.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, -1)
+        return table.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, table.shape[1])
 
 
 AnyInput = LayerInput | ItemInput

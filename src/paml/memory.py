@@ -40,7 +40,7 @@ class UserMemory(nn.Module):
     user_M: Tensor
     used_M: Tensor
     clock: Tensor
-    """Number of stores so far."""
+    """Number of training steps so far."""
     count: Tensor
     """Number of slots in use, the first ones."""
 
@@ -73,7 +73,6 @@ class UserMemory(nn.Module):
         """
         size = len(self.user_M)
         user_B, h_BH, alpha_B = user_B[-size:], h_BH[-size:], alpha_B[-size:]
-        self.clock += 1
         slot_B = self.slots_of(user_B)
         new = (slot_B == EMPTY).nonzero().squeeze(1)
         count = int(self.count)
@@ -141,6 +140,9 @@ class MemoryRate(RateSource):
     @torch.no_grad()
     def finish_step(self) -> None:
         """node_j -= beta * dL/dnode_j for the nodes read, then the batch's own nodes are stored."""
+        if self._write is None:
+            return  # nothing was trained
+        self.memory.clock += 1
         if self._read is not None:
             slots, known, keys, values = self._read
             beta = self._recipe.outer_rate
@@ -148,8 +150,7 @@ class MemoryRate(RateSource):
                 self.memory.keys_MH.index_add_(0, slots.flatten(), keys.grad.flatten(0, 1), alpha=-beta)
                 self.memory.values_M.index_add_(0, slots.flatten(), values.grad.flatten(), alpha=-beta)
             self.memory.touch(slots[known])
-        if self._write is not None:
-            self.memory.store(*self._write)
+        self.memory.store(*self._write)
         self._read = self._write = None
 
     def recall(self, h_BH: Tensor) -> float:
@@ -161,6 +162,8 @@ class MemoryRate(RateSource):
     def _refresh(self, stale_after: int) -> None:
         """Rebuild the index if the memory has moved on by so many stores; distances are taken on live keys anyway."""
         clock = int(self.memory.clock)
+        if int(self.memory.count) == 0:
+            return
         if self._built_at == NEVER or clock - self._built_at >= stale_after:
             self._index.build(self.memory.keys_MH[: int(self.memory.count)])
             self._built_at = clock
@@ -169,7 +172,7 @@ class MemoryRate(RateSource):
         """sum_k s_k / (sum_j s_j + sigma) * alpha_k over the nearest nodes, the user's own excepted, (B)."""
         if int(self.memory.count) == 0:
             return h_BH.new_zeros(len(h_BH))
-        slot_BK = self._search(h_BH.detach(), users, k)
+        slot_BK = self._search(h_BH.detach(), users, min(k, int(self.memory.count)))
         known_BK = slot_BK != EMPTY
         slot_BK = slot_BK.clamp(min=0)
         keys_BKH, values_BK = self.memory.keys_MH[slot_BK], self.memory.values_M[slot_BK]

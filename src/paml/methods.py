@@ -116,7 +116,7 @@ def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Gene
     )
     if recipe.start_at_mean:
         with torch.no_grad():
-            network.decision.shared[-1].copy_(head.start(shape.training_mean).unsqueeze(0))
+            network.decision.shared[-1][-1].copy_(head.start(shape.training_mean))
     rates = find_method(method).rate(network, recipe, rng)
     return Learner(network, rates, head, steps=recipe.inner_steps, first_order=recipe.first_order)
 

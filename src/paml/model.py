@@ -15,8 +15,15 @@ from paml.data.schema import Field, Kind
 from paml.layers import ItemInput, ItemTable, Weights
 
 
+def _key(field: Field) -> str:
+    """A field's name among parameters; a module may have an attribute of the plain name."""
+    return f"field_{field.name}"
+
+
 class FieldEmbedder(nn.Module):
     """One vector of size E per field, laid side by side: embeddings, means of embeddings, projected numbers."""
+
+    nothing: Tensor
 
     def __init__(
         self, fields: Sequence[Field], sizes: dict[str, int], width: int, scale: float, rng: torch.Generator
@@ -25,26 +32,32 @@ class FieldEmbedder(nn.Module):
         self.fields, self.width = tuple(fields), width * len(fields)
         tables, numbers = {}, {}
         for field in fields:
+            key = _key(field)
             if field.kind is Kind.NUMERIC:
                 # as nn.Linear(1, E): weight and bias uniform in [-1, 1]
-                numbers[field.name] = nn.Parameter(torch.rand(2, width, generator=rng) * 2 - 1)
+                numbers[key] = nn.Parameter(torch.rand(2, width, generator=rng) * 2 - 1)
             else:
-                tables[field.name] = nn.Parameter(scale * torch.randn(sizes[field.name], width, generator=rng))
+                tables[key] = nn.Parameter(scale * torch.randn(sizes[field.name], width, generator=rng))
+        for table in tables.values():
+            table.data[0] = 0.0  # "unknown": what nobody trains should say nothing
         self.tables, self.numbers = nn.ParameterDict(tables), nn.ParameterDict(numbers)
+        self.register_buffer("nothing", torch.zeros(0), persistent=False)
 
     def forward(self, features: Features) -> Tensor:
         """(n, E * fields); a bag without values is the zero vector."""
+        if not self.fields:
+            return self.nothing.new_zeros(features.count, 0)
         parts = []
         for field in self.fields:
             if field.kind is Kind.MULTI:
                 codes, offsets = features.bags[field.name]
-                parts.append(embedding_bag(codes, self.tables[field.name], offsets.to(codes.dtype), mode="mean"))
+                parts.append(embedding_bag(codes, self.tables[_key(field)], offsets.to(codes.dtype), mode="mean"))
             elif field.kind is Kind.NUMERIC:
-                weight, bias = self.numbers[field.name]
+                weight, bias = self.numbers[_key(field)]
                 value = features.numbers[field.name].to(weight.dtype)
                 parts.append(value.unsqueeze(-1) * weight + bias)
             else:
-                parts.append(embedding(features.codes[field.name], self.tables[field.name]))
+                parts.append(embedding(features.codes[field.name], self.tables[_key(field)]))
         return torch.cat(parts, dim=-1)
 
 
@@ -60,7 +73,7 @@ class DecisionLayers(nn.Module):
         widths = [row_width, *sizes[:-1]]
         for k, (inputs, outputs) in enumerate(zip(widths, sizes, strict=True)):
             extra = user_width if k == 0 else 0
-            bound = (inputs + extra) ** -0.5  # as nn.Linear initialises weights and bias
+            bound = max(inputs + extra, 1) ** -0.5  # as nn.Linear initialises weights and bias
             both = (torch.rand(inputs + extra + 1, outputs, generator=rng) * 2 - 1) * bound
             rows.append(nn.Parameter(both[:inputs].clone()))
             shared.append(nn.Parameter(both[inputs:].clone()))
@@ -99,6 +112,8 @@ class Network(nn.Module):
         self.item_table = (
             nn.Parameter(scale * torch.randn(rows, item_embedding, generator=rng)) if item_embedding else None
         )
+        if self.item_table is not None:
+            self.item_table.data[0] = 0.0
         self.item_bias = nn.Parameter(torch.zeros(rows, outputs)) if item_bias else None
         row_width = item.width + item_embedding + context.width
         self.decision = DecisionLayers(row_width, user.width, [*hidden, outputs], rng)

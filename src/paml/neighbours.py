@@ -51,7 +51,9 @@ class TreeIndex:
     def search(self, queries_BH: Tensor, k: int) -> Tensor:
         """Approximate search on all cores."""
         found = min(k, self._count)
-        _, index = self._tree.query(queries_BH.numpy(force=True), k=[*range(1, found + 1)], eps=self._eps, workers=-1)
+        _, index = self._tree.query(
+            np.nan_to_num(queries_BH.numpy(force=True)), k=[*range(1, found + 1)], eps=self._eps, workers=-1
+        )
         return _pad(torch.from_numpy(np.asarray(index, dtype=np.int64)).to(queries_BH.device), k)
 
 

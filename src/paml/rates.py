@@ -61,7 +61,7 @@ class PersonalRate(RateSource):
         sizes = (user_width, 64, 32, 1)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for inputs, outputs in pairwise(sizes):
-            both = (torch.rand(inputs + 1, outputs, generator=rng) * 2 - 1) * inputs**-0.5
+            both = (torch.rand(inputs + 1, outputs, generator=rng) * 2 - 1) * max(inputs, 1) ** -0.5
             self.weights.append(nn.Parameter(both[:-1].clone()))
             self.biases.append(nn.Parameter(both[-1].clone()))
 

@@ -26,7 +26,7 @@ class Recipe(Settings):
     """Settings of a training run; the defaults are the paper's table of hyper-parameters (Tab. 9)."""
 
     embedding_size: int = Field(32, gt=0, description="size of each field's embedding")
-    hidden: Sizes = Field((320, 192), description="sizes of the hidden decision layers, such as 320,192")
+    hidden: Sizes = Field((320, 192), min_length=1, description="sizes of the hidden decision layers, such as 320,192")
     head: Literal["auto", "value", "classes", "click"] = Field(
         "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
     )
@@ -49,7 +49,7 @@ class Recipe(Settings):
     warmup_epochs: int = Field(1, ge=0, description="epochs in which AT-PAML uses a fixed rate and fills the memory")
     warmup_rate: float = Field(5e-4, ge=0, description="the fixed rate of the warm-up")
     memory_stores: Literal["alpha", "own"] = Field(
-        "alpha", description="what a node keeps: alpha (own rate plus neighbours') or only the own rate alpha'(h)"
+        "own", description="what a node keeps: only the own rate alpha'(h), or alpha (own rate plus neighbours')"
     )
     memory_index: Literal["exact", "kdtree", "hnsw"] = Field("exact", description="how neighbours are searched")
     index_every: int = Field(50, gt=0, description="batches between rebuilds of a kdtree or hnsw index")

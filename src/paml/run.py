@@ -1,6 +1,6 @@
 """A run on disk: a trained learner and everything needed to use it again.
 
-RUN/settings.json        method, recipe, seed, what it was trained on (fingerprint), digest of the weights
+RUN/settings.json        method, recipe, seed, what it was trained on (fingerprint), how training ended
 RUN/weights.safetensors  parameters, and AT-PAML's memory
 RUN/vocab.json           the data set's vocabulary
 RUN/metrics.jsonl        one line per epoch
@@ -8,6 +8,7 @@ RUN/rows.parquet         the last evaluation, one row per user
 RUN/resume/              the state of an unfinished training
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,6 +52,11 @@ class RunSettings(Settings):
     summary: dict[str, Any] = Field(default_factory=dict)
     """How training ended: epochs, the best one and its validation metric, seconds; recall of the memory's index."""
 
+    def identity(self) -> str:
+        """SHA-256 of what the weights belong to: everything but where the data lies and how training ended."""
+        covered = self.model_dump_json(exclude={"summary", "data_path", "created_by"})
+        return hashlib.sha256(covered.encode()).hexdigest()
+
     def shape(self) -> DataShape:
         """What the network is generated from."""
         return DataShape(self.fields, self.vocabulary, self.items, self.known_items, self.training_mean)
@@ -73,8 +79,12 @@ class Run:
         if not weights.exists():
             raise FormatError("training has not finished", where=path, remedy="continue it with --resume")
         tensors, values = checkpoint.load(weights)
-        if values.get("fingerprint") != settings.fingerprint or values.get("method") != settings.method:
-            raise FormatError("weights and settings belong to different runs", where=path, remedy="train again")
+        if values.get("identity") != settings.identity():
+            raise FormatError(
+                "weights and settings do not belong together: one was exchanged or edited",
+                where=path,
+                remedy="train again",
+            )
         learner = build_learner(settings.method, settings.shape(), settings.recipe, torch.Generator())
         load_state(learner, tensors, weights)
         return cls(path, settings, learner)

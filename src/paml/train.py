@@ -5,6 +5,7 @@ optimiser, AT-PAML's memory and the generator as it was at the epoch's start, fr
 """
 
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -70,7 +71,11 @@ def train(
         fingerprint=data.fingerprint,
         **{("fields" if name == "schema" else name): value for name, value in vars(shape).items()},
     )
-    trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
+    try:
+        trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
+    except (RuntimeError, MemoryError) as error:
+        what = f"the network cannot be built ({str(error).splitlines()[0]})"
+        raise SettingsError(what, remedy="choose smaller sizes") from None
     _open_folder(folder, wanted, resume=resume)
     if not (folder / "weights.safetensors").exists():
         keep_freed_memory()
@@ -80,7 +85,8 @@ def train(
 
 def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
     """Create the run folder, or check that an unfinished one was begun with the same settings."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):  # empty: killed before the first file
+    # nothing but a half-written file: killed before the settings were stored
+    if not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -103,7 +109,7 @@ def _choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(
             f"device '{name}' cannot be used ({str(error).splitlines()[0]})", remedy="use cpu"
@@ -244,8 +250,7 @@ class _Trainer:
         position.loss_sum = position.seconds = 0.0
         position.generator = _generator_state(self._rng)
         self._save()
-        lines = (json.dumps(entry) for entry in position.history)
-        write_text(self._folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+        self._write_metrics()
 
     def _finish(self) -> None:
         """Write what remains: the best weights, the vocabulary, and how training went."""
@@ -262,13 +267,16 @@ class _Trainer:
             summary["memory_recall"] = self._recall(self._learner.rates)
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
         write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
-        identity = {"fingerprint": self._settings.fingerprint, "method": self._settings.method}
+        self._write_metrics()
+        identity = {"identity": self._settings.identity()}
         checkpoint.save(self._folder / "weights.safetensors", self._best, identity)
-        if self._state_file.exists():
-            self._state_file.unlink()
-            self._state_file.parent.rmdir()
+        shutil.rmtree(self._state_file.parent, ignore_errors=True)
         if self._writer is not None:
             self._writer.close()
+
+    def _write_metrics(self) -> None:
+        lines = (json.dumps(entry) for entry in self._position.history)
+        write_text(self._folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
     @torch.no_grad()
     def _recall(self, rates: MemoryRate) -> float | None:
@@ -302,11 +310,13 @@ class _Trainer:
         for number, state in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
         self._state_file.parent.mkdir(exist_ok=True)
-        checkpoint.save(self._state_file, tensors, asdict(self._position))
+        checkpoint.save(self._state_file, tensors, {"identity": self._settings.identity(), **asdict(self._position)})
 
     def _restore(self) -> None:
         """Continue from what `_save` wrote."""
         tensors, values = checkpoint.load(self._state_file)
+        if values.pop("identity", None) != self._settings.identity():
+            raise FormatError("belongs to another run", where=self._state_file, remedy="train again")
         parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")

@@ -13,8 +13,9 @@ from paml.data.schema import Field, Kind
 
 @dataclass(frozen=True)
 class Features:
-    """Fields of n rows: codes, bags of codes (laid end to end, with offsets) and numbers, by field name."""
+    """Fields of `count` rows: codes, bags of codes (laid end to end, with offsets) and numbers, by field name."""
 
+    count: int
     codes: Mapping[str, Tensor]
     bags: Mapping[str, tuple[Tensor, Tensor]]
     numbers: Mapping[str, Tensor]
@@ -22,6 +23,7 @@ class Features:
     def to(self, device: torch.device) -> "Features":
         """The same on another device."""
         return Features(
+            self.count,
             {name: value.to(device) for name, value in self.codes.items()},
             {name: (codes.to(device), offsets.to(device)) for name, (codes, offsets) in self.bags.items()},
             {name: value.to(device) for name, value in self.numbers.items()},
@@ -49,7 +51,7 @@ class FeatureTable:
                 numbers[field.name] = torch.from_numpy(array[rows])
             else:
                 codes[field.name] = torch.from_numpy(array[rows])
-        return Features(codes, bags, numbers)
+        return Features(len(rows), codes, bags, numbers)
 
 
 def _bag(codes: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[Tensor, Tensor]:
