@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -93,7 +92,7 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
         users = _side(raw, "user", schema.user)
         items = _side(raw, "item", schema.item)
     with progress.step("counting interactions"):
-        raw, counts, repeated = _counts(raw)
+        counts, repeated = _counts(raw)
         _require_known_items(raw, items)
         users = _with_counts(users, counts)
     groups = common_values(users, schema.features("user"), protocol.common_share)
@@ -107,7 +106,7 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
     major = is_major(users, groups.common, protocol.major_above)
     support = support_counts(users["_rows"].to_numpy(), protocol.support_share)
     with progress.step("sorting interactions by user"):
-        rows = _ordered_rows(raw, users, items, protocol)
+        rows = _ordered_rows(raw, users, items, protocol, once=repeated > 0)
     offsets = np.concatenate([[0], np.cumsum(users["_rows"].to_numpy().astype(np.int64))])
     with progress.step("writing"):
         place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -167,11 +166,11 @@ def _side(raw: RawData, key: Literal["user", "item"], fields: tuple[Field, ...])
     return table
 
 
-def _counts(raw: RawData) -> tuple[RawData, pl.DataFrame, int]:
+def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
     """Rows and positive targets per user; a target off the scale is an error.
 
-    If users rated an item repeatedly the last rating counts, so that no pair lies in both support and query set; how
-    many were left out is returned. Repeated impressions of clicks are all kept.
+    If users rated an item repeatedly only the last rating counts, so that no pair lies in both support and query set;
+    how many do not count is returned. Repeated impressions of clicks all count.
     """
     target, scale = pl.col("target").cast(pl.Float64), raw.schema.target
     wrong = ~scale.is_right(target)
@@ -193,11 +192,10 @@ def _counts(raw: RawData) -> tuple[RawData, pl.DataFrame, int]:
             where=raw.files.get("interactions", "interactions"),
             remedy=f"expected {expected}",
         )
-    repeated = int((counts["_rows"] - counts["_items"]).sum())
-    if repeated and scale.kind == "rating":
-        rows = raw.interactions.unique(subset=["user", "item"], keep="last", maintain_order=True)
-        return replace(raw, interactions=rows), _counts(replace(raw, interactions=rows))[1], repeated
-    return raw, counts.drop("_items", "_wrong"), 0
+    repeated = int((counts["_rows"] - counts["_items"]).sum()) if scale.kind == "rating" else 0
+    if repeated:
+        counts = counts.with_columns(_rows=pl.col("_items"))
+    return counts.drop("_items", "_wrong"), repeated
 
 
 def _best_of_test_users(rows: pl.DataFrame, first_test_user: int) -> float:
@@ -245,11 +243,13 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
     return users, rules
 
 
-def _ordered_rows(raw: RawData, users: pl.DataFrame, items: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
+def _ordered_rows(
+    raw: RawData, users: pl.DataFrame, items: pl.DataFrame, protocol: Protocol, *, once: bool
+) -> pl.DataFrame:
     """The kept users' interactions, keys replaced by row numbers, ordered by user with the support rows first.
 
     Each source row draws a random key; sorting by (user, key) is a total order, so the result does not depend on the
-    order in which a parallel join returns rows.
+    order in which a parallel join returns rows. With `once`, only the last of several rows of a user and an item stays.
     """
     total = raw.interactions.select(pl.len()).collect().item()
     keys = pl.Series("_key", np.random.default_rng([protocol.seed, 2]).random(total, dtype=np.float32))
@@ -274,6 +274,10 @@ def _ordered_rows(raw: RawData, users: pl.DataFrame, items: pl.DataFrame, protoc
         )
         .collect(engine="streaming")
     )
+    if once:
+        rows = rows.sort(["user", "item", *(["time"] if has_time else []), "_source_row"])
+        new_user, new_item = (pl.col(name) != pl.col(name).shift(-1) for name in ("user", "item"))
+        rows = rows.filter((new_user | new_item).fill_null(True))  # the last row of each pair; null after the very last
     rows = rows.with_columns(keys.gather(rows["_source_row"]))
     by = ["user", "time", "_key"] if protocol.support_by == "time" else ["user", "_key"]
     return rows.sort([*by, "_source_row"]).drop("_source_row", "_key")
