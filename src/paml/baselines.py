@@ -33,13 +33,12 @@ class SplitRows:
         """Views of the flat arrays: a split is a slice."""
         tasks = Tasks.of(data, split)
         count_U = np.diff(tasks.offsets)
-        place_N = np.arange(count_U.sum()) - np.repeat(tasks.offsets[:-1] - tasks.offsets[0], count_U)
         rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
         return cls(
             item_N=data.array("item")[rows],
             target_N=data.array("target")[rows],
             user_N=np.repeat(np.arange(len(tasks)), count_U),
-            query_N=place_N >= np.repeat(tasks.support, count_U),
+            query_N=tasks.query_mask(),
         )
 
     def query_error(self, prediction_N: np.ndarray) -> np.ndarray:

@@ -47,8 +47,7 @@ def score_rows(data: PreparedData, tasks: Tasks, prediction_N: np.ndarray, rate_
     """One row per user from predictions for all rows of some users (only those of query rows count)."""
     count_U = np.diff(tasks.offsets)
     support_U = np.asarray(tasks.support, dtype=np.int64)
-    place_N = np.arange(count_U.sum()) - np.repeat(tasks.offsets[:-1] - tasks.offsets[0], count_U)
-    query_N = place_N >= np.repeat(support_U, count_U)
+    query_N = tasks.query_mask()
     target_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
     users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
     columns = per_user_metrics(data.schema.target.kind, target_Q, prediction_N[query_N], count_U - support_U)

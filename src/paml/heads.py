@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, softmax
 
-from paml.data.schema import Target
+from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.errors import SettingsError, nearest
-
-CLICK_WEIGHTS = (0.1, 0.9)  # of an item not clicked and clicked (Sec. D.6)
 
 
 class Head(Protocol):

@@ -6,7 +6,7 @@ to be counted and not hidden. Legend: N rows, U users.
 
 import numpy as np
 
-from paml.heads import CLICK_WEIGHTS
+from paml.data.schema import CLICK_WEIGHTS
 
 
 def per_user_mean(value_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:

@@ -35,6 +35,9 @@ DTYPES: dict[Kind, pl.DataType] = {
 }
 """The column type each kind has in raw and prepared tables."""
 
+CLICK_WEIGHTS = (0.1, 0.9)
+"""Of an item not clicked and clicked, in the weighted entropy loss (paper, Sec. D.6)."""
+
 RESERVED = frozenset({"user", "item", "target", "time", "split", "group", "query", "support_rows", "query_rows"})
 """Column names of the prepared tables; a field cannot take one of them."""
 

@@ -66,6 +66,13 @@ class Tasks:
         first, end = data.manifest.splits[split]
         return cls(first, data.array("offsets")[first : end + 1], data.array("support")[first:end])
 
+    def query_mask(self) -> np.ndarray:
+        """Which of these users' rows, laid end to end, are query rows of the stored split."""
+        count_U = np.diff(self.offsets)
+        place_N = np.arange(count_U.sum()) - np.repeat(self.offsets[:-1] - self.offsets[0], count_U)
+        mask_N: np.ndarray = place_N >= np.repeat(self.support, count_U)
+        return mask_N
+
     def part(self, start: int, count: int) -> "Tasks":
         """Some of the users, from `start` on."""
         end = min(start + count, len(self))

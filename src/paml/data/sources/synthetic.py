@@ -17,7 +17,7 @@ import polars as pl
 from pydantic import Field as Described
 from scipy.special import expit, ndtr
 
-from paml.data.schema import Field, Kind, Schema, Target
+from paml.data.schema import CLICK_WEIGHTS, Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
 from paml.settings import Settings
 
@@ -26,7 +26,6 @@ CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of worki
 TINY = np.finfo(np.float32).tiny
 WRONG_PROFILES = 0.015  # share of users with a blank or impossible profile value
 RATING_NOISE = 0.75
-CLICK_WEIGHTS = (0.1, 0.9)  # of an item not clicked and clicked, in the weighted entropy loss (Sec. D.6)
 
 AGES = {"25": 0.35, "35": 0.20, "18": 0.18, "45": 0.09, "50": 0.08, "56": 0.06, "12": 0.04}
 WIDE_FIELDS = {"occupation": 21, "zip": 200, "state": 40, "country": 12}  # number of values, Zipf-distributed
