@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichProgress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress as RichProgress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 
 class Step:
@@ -20,8 +27,8 @@ class Progress:
     """Silent; the base of the others and the default of every library function."""
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
-        """Announce a step of `total` units (None: unknown) for the duration of a `with` block."""
+    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
+        """Announce a step of `total` units (None: unknown) for the duration of a `with` block; bytes show as MB."""
         yield Step()
 
 
@@ -45,9 +52,10 @@ class BarProgress(Progress):
         self._console = console
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
         """Show a bar, removed when the step is done."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        count = DownloadColumn() if in_bytes else MofNCompleteColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), count)
         with RichProgress(
             *columns, TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=self._console, transient=True
         ) as bars:
@@ -59,26 +67,32 @@ class _LineStep(Step):
 
     EVERY_SECONDS = 10.0
 
-    def __init__(self, title: str, total: int | None) -> None:
+    def __init__(self, title: str, total: int | None, *, in_bytes: bool) -> None:
         self._title, self._total, self._done, self._last = title, total, 0, time.monotonic()
+        self._in_bytes = in_bytes
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         self._done += amount
         now = time.monotonic()
         if now - self._last >= self.EVERY_SECONDS:
             self._last = now
-            done = f"{self._done} of {self._total}" if self._total else str(self._done)
+            done = (
+                f"{self._count(self._done)} of {self._count(self._total)}" if self._total else self._count(self._done)
+            )
             print(f"{self._title}: {done} {note}".rstrip(), file=sys.stderr, flush=True)
+
+    def _count(self, units: int) -> str:
+        return f"{units / 1e6:.1f} MB" if self._in_bytes else str(units)
 
 
 class LineProgress(Progress):
     """Log lines on standard error, for files and pipes."""
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
         """Print a line now and then, and one with the time taken at the end."""
         started = time.monotonic()
-        yield _LineStep(title, total)
+        yield _LineStep(title, total, in_bytes=in_bytes)
         print(f"{title}: done in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
 
 
