@@ -1,0 +1,285 @@
+"""Official archives fetched once into a cache folder: resumed where a connection broke, checked, and never half there.
+
+A download grows as `NAME.part` and gets its own name only when size and checksum are right. Beside it `NAME.part.tag`
+keeps what the server calls this version of the file, so that parts of two versions are never glued together, and
+`.NAME.lock` lets one process at a time write; the operating system frees it when that process ends, however it ends.
+"""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from ssl import SSLCertVerificationError
+from urllib.error import HTTPError, URLError
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from paml.errors import DataError
+from paml.files import write_text
+from paml.progress import SILENT, Progress, Step
+
+HOME_VARIABLE = "PAML_DATA_HOME"
+BLOCK = 1 << 16  # bytes read at once: what a broken connection can cost
+PASSING = {408, 429, 500, 502, 503, 504}  # states of a server that may be over in a moment
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that its publisher offers for download, and how to know it."""
+
+    name: str
+    """File name in the cache folder, for example `ml-1m.zip`."""
+    url: str
+    size: int | None
+    """Bytes; None where the publisher changes the file now and then."""
+    md5: str | None
+    page: str
+    """Where people find it, with its terms of use."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for a server: seconds without a byte, and the pause before each further attempt."""
+
+    timeout: float = 30.0
+    pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
+
+
+PATIENCE = Patience()
+
+
+def data_home() -> Path:
+    """The folder of downloaded archives: PAML_DATA_HOME if set, else the platform's place for caches."""
+    given = os.environ.get(HOME_VARIABLE)
+    return Path(given).expanduser() if given else platformdirs.user_cache_path("paml", appauthor=False)
+
+
+def fetch(
+    archive: Archive, progress: Progress = SILENT, home: Path | None = None, patience: Patience = PATIENCE
+) -> Path:
+    """The verified archive in `home`, downloaded if it is not there yet.
+
+    A file that is there is checked every time: 260 MB take about a second, and a model trained on a damaged file
+    would be wrong without a word. A wrong one is an error and stays: it may be somebody's own.
+    """
+    home = data_home() if home is None else home
+    target = home / archive.name
+    if not target.exists():
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            with _alone(home, archive, progress):
+                if not target.exists():  # else another process fetched it while this one waited
+                    with progress.step(f"downloading {archive.name}", archive.size, in_bytes=True) as step:
+                        return _Download(archive, target, step).run(patience)
+        except OSError as error:
+            raise DataError(
+                f"cannot be written ({error.strerror or error})",
+                where=home,
+                remedy=f"set {HOME_VARIABLE} to another folder",
+            ) from None
+    try:
+        problem = _problem(target, archive)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+    if problem:
+        raise DataError(problem, where=target, remedy="remove it, or give the right file with --from PATH")
+    return target
+
+
+@contextmanager
+def _alone(home: Path, archive: Archive, progress: Progress) -> Iterator[None]:
+    """One process at a time; whoever waits is told so. The lock file stays: removing it would race with a waiter."""
+    lock = FileLock(home / f".{archive.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        with progress.step(f"waiting for another download of {archive.name}"):
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _problem(path: Path, archive: Archive) -> str | None:
+    """What is wrong with a file that should be the archive, in words; the size first, as it costs nothing."""
+    size = path.stat().st_size
+    if archive.size is not None and size != archive.size:
+        return f"has {size:,} bytes where {archive.size:,} are expected"
+    if archive.md5 is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != archive.md5.lower():
+            return f"has the MD5 {found} where {archive.md5} is expected"
+    return None
+
+
+class _BrokenError(Exception):
+    """An attempt that failed in a way that the next one may not."""
+
+
+class _Download:
+    """One archive on its way: its part on disk, and how much of it the progress has shown."""
+
+    def __init__(self, archive: Archive, target: Path, step: Step) -> None:
+        self._archive, self._target, self._step = archive, target, step
+        self._part = target.with_name(f"{target.name}.part")
+        self._tag = target.with_name(f"{target.name}.part.tag")
+        self._shown = 0
+
+    def run(self, patience: Patience) -> Path:
+        """Attempt until the part is whole, check it, and give it its name."""
+        for attempt, pause in enumerate((*patience.pauses, None), start=2):
+            try:
+                self._attempt(patience.timeout)
+                break
+            except _BrokenError as broken:
+                if pause is None:
+                    raise self._failed(str(broken)) from None
+                self._step.advance(0, note=f"attempt {attempt}: {broken}")
+                time.sleep(pause)
+        problem = _problem(self._part, self._archive)
+        if problem:
+            self._forget()
+            raise DataError(f"what was downloaded {problem}", where=self._archive.name, remedy=self._by_hand())
+        self._part.replace(self._target)
+        self._tag.unlink(missing_ok=True)
+        return self._target
+
+    def _attempt(self, timeout: float) -> None:
+        """Ask for what is missing and append it; for everything where the server has another version, or no parts."""
+        have = self._part.stat().st_size if self._part.exists() else 0
+        self._show(have)
+        if have and have == self._archive.size:
+            return
+        headers = {"User-Agent": "paml"}
+        tag = self._tag.read_text(encoding="utf-8") if self._tag.exists() else ""
+        if have and (tag or self._archive.md5):  # without either, a mixture of two versions could not be told
+            headers |= {"Range": f"bytes={have}-"} | ({"If-Range": tag} if tag else {})
+        response = self._open(Request(self._archive.url, headers=headers), have, timeout)  # noqa: S310 (see _opener)
+        if response is None:
+            return
+        with response:
+            partial = response.status == HTTPStatus.PARTIAL_CONTENT
+            if partial and not (response.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
+                self._forget()
+                raise _BrokenError("the server sent another part than it was asked for")
+            expected = self._archive.size
+            total = None if response.length is None else response.length + (have if partial else 0)
+            if expected is not None and total not in (
+                None,
+                expected,
+            ):  # a page in place of the file, say: keep the part
+                raise self._failed(f"the server offers {total:,} bytes where {expected:,} are expected")
+            if not partial:
+                self._begin(response)
+            self._receive(response, total or expected)
+
+    def _open(self, request: Request, have: int, timeout: float) -> HTTPResponse | None:
+        """The server's answer, or None if it says that nothing is missing."""
+        try:
+            response: HTTPResponse = _opener().open(request, timeout=timeout)
+            return response
+        except HTTPError as error:
+            with error:
+                if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    whole = re.fullmatch(r"bytes \*/(\d+)", error.headers["Content-Range"] or "")
+                    if whole and int(whole[1]) == have:
+                        return None
+                    self._forget()  # longer than what the server has: a part of something else
+                    raise _BrokenError("the part on disk is not of this file") from None
+                reason = f"the server says {error.code} {error.reason}"
+                raise (_BrokenError(reason) if error.code in PASSING else self._failed(reason)) from None
+        except URLError as error:
+            if isinstance(error.reason, SSLCertVerificationError):
+                raise self._failed(f"the server's certificate is not valid: {error.reason.verify_message}") from None
+            if isinstance(error.reason, OSError):
+                raise _BrokenError(_reason(error.reason)) from None
+            raise self._failed(str(error.reason)) from None  # an address that cannot be asked at all
+        except (OSError, HTTPException) as error:
+            raise _BrokenError(_reason(error)) from None
+
+    def _receive(self, response: HTTPResponse, total: int | None) -> None:
+        """Append the body; a connection that ends too early looks like an end and is told apart by the length."""
+        with self._part.open("ab") as part:
+            for block in _blocks(response):
+                part.write(block)
+                self._show(self._shown + len(block))
+        if total is not None and self._shown < total:
+            raise _BrokenError(f"the connection ended after {self._shown:,} of {total:,} bytes")
+
+    def _begin(self, response: HTTPResponse) -> None:
+        """Start again from nothing; the tag is written before the first byte that it stands for."""
+        self._part.write_bytes(b"")
+        self._show(0)
+        strong = response.headers["ETag"] or ""
+        tag = response.headers["Last-Modified"] if not strong or strong.startswith("W/") else strong
+        if tag:
+            write_text(self._tag, tag)
+        else:
+            self._tag.unlink(missing_ok=True)
+
+    def _forget(self) -> None:
+        self._part.unlink(missing_ok=True)
+        self._tag.unlink(missing_ok=True)
+
+    def _show(self, size: int) -> None:
+        """Let the progress stand at `size` bytes, be it forwards or, where a download starts again, backwards."""
+        self._step.advance(size - self._shown)
+        self._shown = size
+
+    def _failed(self, reason: str) -> DataError:
+        return DataError(f"cannot be downloaded ({reason})", where=self._archive.name, remedy=self._by_hand())
+
+    def _by_hand(self) -> str:
+        archive = self._archive
+        return f"download {archive.url} by hand (see {archive.page}) and give the file with --from PATH"
+
+
+def _opener() -> OpenerDirector:
+    """Speaks http and https alone, after redirects too; urllib's own would also read local files and ftp."""
+    opener = OpenerDirector()
+    for handler in (
+        ProxyHandler(),
+        HTTPHandler(),
+        HTTPSHandler(),
+        HTTPRedirectHandler(),
+        HTTPErrorProcessor(),
+        HTTPDefaultErrorHandler(),
+        UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _blocks(response: HTTPResponse) -> Iterator[bytes]:
+    """The body in blocks; errors of the connection are told apart from those of the disk, which are not caught here."""
+    try:
+        while block := response.read(BLOCK):
+            yield block
+    except (OSError, HTTPException) as error:
+        raise _BrokenError(_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "the server does not answer"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
