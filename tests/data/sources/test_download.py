@@ -101,8 +101,8 @@ def answer(site: Site, handler: BaseHTTPRequestHandler) -> None:
     handler.end_headers()
     body = site.content[start:]
     body = body[: site.breaks.pop(0)] if site.breaks else body
+    site.sent.append(len(body))  # before the client can have it all and ask what was sent
     handler.wfile.write(body)
-    site.sent.append(len(body))
 
 
 @pytest.fixture
@@ -236,6 +236,7 @@ def test_a_file_that_changed_is_not_glued_together(site: Site, tmp_path: Path) -
 @pytest.mark.parametrize("known", [{}, {"size": None}], ids=str)
 def test_a_part_that_is_whole_is_only_checked(site: Site, tmp_path: Path, known: dict[str, None]) -> None:
     (tmp_path / "a.zip.part").write_bytes(CONTENT)
+    (tmp_path / ".a.zip.lock").touch()  # left behind by a process that was ended: it locks nobody out
     assert fetch(site.archive(**known), home=tmp_path).read_bytes() == CONTENT
     assert site.sent == []
     assert site.asked == (["bytes=1000000-"] if known else [])
@@ -376,11 +377,6 @@ def test_two_at_once_download_once(site: Site, tmp_path: Path) -> None:
     assert site.asked == [None]
     titles = {progress.steps[0][0] for progress in both}
     assert titles == {"downloading a.zip", "waiting for another download of a.zip"}
-
-
-def test_a_lock_file_left_behind_locks_nobody_out(site: Site, tmp_path: Path) -> None:
-    (tmp_path / ".a.zip.lock").touch()
-    assert fetch(site.archive(), home=tmp_path).read_bytes() == CONTENT
 
 
 def test_the_environment_says_where(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,10 +184,7 @@ class _Download:
                 raise _BrokenError("the server sent another part than it was asked for")
             expected = self._archive.size
             total = None if response.length is None else response.length + (have if partial else 0)
-            if expected is not None and total not in (
-                None,
-                expected,
-            ):  # a page in place of the file, say: keep the part
+            if expected is not None and total is not None and total != expected:  # a login page, say: keep the part
                 raise self._failed(f"the server offers {total:,} bytes where {expected:,} are expected")
             if not partial:
                 self._begin(response)
