@@ -200,7 +200,7 @@ def paired_table(
 def of_method(rows: pl.DataFrame, method: str, metric: str) -> pl.DataFrame:
     """seed, user, group and value of one method, in order; each user at most once per seed."""
     _check_method(rows, method)
-    values = _values(rows, metric).filter(pl.col("method") == method).drop("method").sort("user", "seed")
+    values = _values(rows.filter(pl.col("method") == method), metric).drop("method").sort("user", "seed")
     repeated = values.filter((pl.col("user") == pl.col("user").shift()) & (pl.col("seed") == pl.col("seed").shift()))
     if len(repeated):
         where = f"method '{method}', seed {repeated['seed'][0]}"
