@@ -13,7 +13,7 @@ FLOORS = [
     ["errors"],
     ["settings", "progress", "files"],
     ["data.schema"],
-    ["data.vocabulary", "data.protocol", "data.sources"],
+    ["data.vocabulary", "data.protocol", "data.item_rates", "data.sources"],
     ["data.prepared"],
     ["data.prepare", "data.tasks", "data.describe", "data.features", "data"],
     ["data.batches"],

@@ -84,8 +84,8 @@ def list_sources(
         return
     console = _console()
     for source in SOURCES.values():
-        path = "  [dim]needs --from PATH[/dim]" if source.takes_path else ""
-        console.print(f"[bold]{source.name}[/bold]  {source.summary}{path}")
+        path = "fetched, or --from PATH" if source.archive else "needs --from PATH" if source.takes else ""
+        console.print(f"[bold]{source.name}[/bold]  {source.summary}  [dim]{path}[/dim]", soft_wrap=True)
         console.print(_settings_table(source.settings))
     console.print("[bold]protocol[/bold]  settings of every source")
     console.print(_settings_table(Protocol))
@@ -100,7 +100,18 @@ def prepare(
             help="Settings of the source and of the protocol, such as users=500 seed=1.", metavar="key=value"
         ),
     ] = None,
-    path: Annotated[Path | None, typer.Option("--from", help="Folder or archive to read.", metavar="PATH")] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder or archive to read; else the official one is fetched.", metavar="PATH"),
+    ] = None,
+    extra: Annotated[
+        Path | None,
+        typer.Option("--extra", help="Further file: movies_extrainfos.dat for ml-1m, or a zip of it.", metavar="PATH"),
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="Schema file of the source tables; files beside it, or --from.", metavar="FILE"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write; paml-data/SOURCE if not given.", metavar="DIR")
     ] = None,
@@ -110,13 +121,26 @@ def prepare(
 ) -> None:
     """Turn raw tables into a prepared data set by the paper's protocol."""
     values = parse_assignments(settings or [])
-    data = paml.prepare(source, path, out, skip_bad_lines=skip_bad_lines, progress=for_terminal(), settings=values)
+    data = paml.prepare(
+        source,
+        path,
+        out,
+        extra=extra,
+        schema=schema,
+        skip_bad_lines=skip_bad_lines,
+        progress=for_terminal(),
+        settings=values,
+    )
     console = _console()
     console.print(_rules_table(data.manifest.rules))
     if data.manifest.source.bad_lines:
         console.print(f"skipped {data.manifest.source.bad_lines:,} bad lines")
     if data.manifest.source.repeated:
         console.print(f"left out {data.manifest.source.repeated:,} earlier ratings of the same item by the same user")
+    if data.manifest.source.strangers:
+        console.print(f"{data.manifest.source.strangers:,} users have no profile: all their fields are unknown")
+    for note in data.manifest.notes:
+        console.print(note, markup=False, soft_wrap=True)
     summary = f"{data.path}: {data.manifest.users:,} users, {data.manifest.interactions:,} interactions"
     console.print(summary, markup=False, soft_wrap=True)
     console.print(f"next: paml data describe {data.path}", markup=False, soft_wrap=True)
@@ -283,11 +307,13 @@ def _render_description(console: Console, facts: dict[str, Any]) -> None:
     sizes = Table(
         title=f"{facts['source']['name']} ({facts['target']['kind']})", title_justify="left", show_header=False
     )
-    sizes.add_row("users", f"{facts['users']:,}")
-    sizes.add_row("items", f"{facts['items']:,} ({facts['items_met']:,} met)")
+    paper = facts["paper"] or {}
+    sizes.add_row("users", _beside(f"{facts['users']:,}", paper.get("users"), ",d"))
+    sizes.add_row("items", _beside(f"{facts['items']:,} ({facts['items_met']:,} met)", paper.get("items"), ",d"))
     sizes.add_row("interactions", f"{facts['interactions']:,}")
     sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
-    sizes.add_row("major / minor users", " / ".join(f"{share:.1%}" for share in facts["groups"].values()))
+    groups = " / ".join(f"{share:.1%}" for share in facts["groups"].values())
+    sizes.add_row("major / minor users", _beside(groups, paper.get("major"), ".0%"))
     quantiles = facts["rows_per_user"]
     sizes.add_row("interactions per user", ", ".join(f"{name} {value:g}" for name, value in quantiles.items()))
     for rule, dropped in facts["dropped"].items():
@@ -306,5 +332,12 @@ def _render_description(console: Console, facts: dict[str, Any]) -> None:
         title="Users with a common value, per field (paper, Tab. 1)", title_justify="left", show_header=False
     )
     for name, share in facts["common_shares"].items():
-        common.add_row(name, f"{share:.1%}")
+        common.add_row(name, _beside(f"{share:.1%}", paper.get("common_shares", {}).get(name), ".1%"))
     console.print(common)
+    for note in facts["notes"]:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _beside(found: str, printed: float | None, form: str) -> str:
+    """What we found, and what the paper prints for it."""
+    return found if printed is None else f"{found}  [dim]paper: {printed:{form}}[/dim]"

@@ -138,5 +138,5 @@ def test_settings_that_leave_nothing(tmp_path: Path, settings: dict[str, object]
 
 
 def test_a_source_that_reads_nothing_refuses_a_path(tmp_path: Path) -> None:
-    with pytest.raises(PamlError, match="'synthetic' reads no input; leave --from away"):
+    with pytest.raises(PamlError, match="'synthetic' takes no --from; leave --from away"):
         paml.prepare("synthetic", tmp_path, tmp_path / "out")

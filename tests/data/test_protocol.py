@@ -19,7 +19,7 @@ def people(**columns: list[object]) -> pl.DataFrame:
 
 
 def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
-    users = people(_rows=[5, 1, 9, 5, 2])
+    users = people(_log=[5, 1, 9, 5, 2])
     kept = protocol.cold_users(users, 0.8)
     assert kept.users["user"].to_list() == ["u0", "u1", "u3", "u4"]
     assert kept.dropped == 1
@@ -27,7 +27,7 @@ def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
 
 
 def test_eighty_percent_of_movielens_is_4832() -> None:
-    assert len(protocol.cold_users(people(_rows=list(range(6040))), 0.8).users) == 4832
+    assert len(protocol.cold_users(people(_log=list(range(6040))), 0.8).users) == 4832
 
 
 def test_blank_and_wrong_profiles_are_dropped() -> None:
@@ -35,11 +35,12 @@ def test_blank_and_wrong_profiles_are_dropped() -> None:
         gender=["F", None, " ", "M", "M", "M", "F"],
         age=["10", "20", "20", "9", "x", "101", "100"],
         town=["new york"] * 7,
+        _stranger=[False] * 7,
     )
     kept = protocol.right_profiles(users, [GENDER, AGE, TOWN])
     assert kept.users["user"].to_list() == ["u0", "u6"]
     assert kept.dropped == 5
-    garbled = people(gender=["F", "F"], age=["20", "20"], town=["l?n,d", "rome"])
+    garbled = people(gender=["F", "F"], age=["20", "20"], town=["l?n,d", "rome"], _stranger=[False, False])
     assert protocol.right_profiles(garbled, [TOWN]).users["user"].to_list() == ["u1"]
 
 
@@ -73,10 +74,17 @@ def test_support_and_query_are_never_empty(rows: list[int], share: float) -> Non
 
 
 def test_common_values_round_up_and_halve_two_valued_fields() -> None:
-    users = people(gender=["M", "M", "F", "M"], age=["1", "2", "2", "3"], town=["a", "b", "c", "d"])
+    users = people(gender=["M", "M", "F", "M"], age=["11", "12", "12", "13"], town=["a", "b", "c", "d"])
     groups = protocol.common_values(users, [GENDER, AGE, TOWN], 0.3)
-    assert groups.common == {"gender": ["M"], "age": ["2"], "town": ["a", "b"]}  # 0.3 * 4 rounds up to two
+    assert groups.common == {"gender": ["M"], "age": ["12"], "town": ["a", "b"]}  # 0.3 * 4 rounds up to two
     assert groups.shares == {"gender": 0.75, "age": 0.5, "town": 0.5}
+
+
+def test_wrong_values_are_not_among_the_values_of_which_some_are_common() -> None:
+    users = people(age=["11", "12", "12", "13", "300", "2", "1", "0"])
+    groups = protocol.common_values(users, [AGE], 0.3)
+    assert groups.common == {"age": ["12"]}  # one of three; of all seven values it would be three
+    assert groups.shares == {"age": 0.25}
 
 
 def test_major_users_have_more_than_two_common_values() -> None:

@@ -1,20 +1,26 @@
 """What is in a prepared data set, as one plain dictionary for people and programs."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from paml.data.prepared import PreparedData
+from paml.data.sources import SOURCES
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def describe(data: PreparedData) -> dict[str, Any]:
-    """Sizes, splits, groups, what each rule dropped, the target's histogram, rows per user, common values."""
+    """Sizes, splits, groups, what each rule dropped, the target's histogram, rows per user, common values.
+
+    Under `paper`: what the paper prints about the same data, if it does.
+    """
     manifest = data.manifest
     sizes = {name: end - first for name, (first, end) in manifest.splits.items()}
     rows_U = np.diff(data.array("offsets"))
+    source = SOURCES.get(manifest.source.name)
     major = sum(manifest.major.values())
     return {
         "path": str(data.path),
@@ -32,6 +38,9 @@ def describe(data: PreparedData) -> dict[str, Any]:
         "dropped": {rule.rule: rule.dropped for rule in manifest.rules},
         "bad_lines": manifest.source.bad_lines,
         "repeated": manifest.source.repeated,
+        "strangers": manifest.source.strangers,
+        "notes": list(manifest.notes),
+        "paper": asdict(source.paper) if source is not None and source.paper is not None else None,
         "histogram": _histogram(data),
         "rows_per_user": {f"{q:.0%}": float(np.quantile(rows_U, q)) for q in QUANTILES},
         "vocabulary": manifest.vocabulary,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from paml.data.item_rates import with_rates
 from paml.data.prepared import (
     FORMAT,
     Manifest,
@@ -34,7 +35,8 @@ from paml.data.protocol import (
     with_interactions,
 )
 from paml.data.schema import DTYPES, Field, Kind, Schema
-from paml.data.sources import LoadRequest, RawData, find_source
+from paml.data.sources import LoadRequest, RawData, Source, find_source
+from paml.data.sources.download import fetch
 from paml.data.vocabulary import Categories, Encoder, fit
 from paml.errors import DataError, SettingsError
 from paml.files import new_folder
@@ -49,6 +51,8 @@ def prepare(
     source: str | Path | None = None,
     out: str | Path | None = None,
     *,
+    extra: str | Path | None = None,
+    schema: str | Path | None = None,
     skip_bad_lines: bool = False,
     progress: Progress = SILENT,
     settings: Mapping[str, Any] | None = None,
@@ -56,24 +60,32 @@ def prepare(
 ) -> PreparedData:
     """Read the source called `name` (its input at `source`) and write a prepared data set to `out`.
 
-    Settings of the source and of the protocol are given by name, or as a mapping. The folder appears whole or not at
-    all.
+    Without `source`, an official archive is fetched, where there is one; `extra` and `schema` are further inputs that
+    some sources take (`ml-1m`, `tables`). Settings of the source and of the protocol are given by name, or as a
+    mapping. The folder appears whole or not at all.
 
     >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
     """
     kind = find_source(name)
     source_settings, protocol = build_all([kind.settings, Protocol], {**(settings or {}), **more})
     assert isinstance(protocol, Protocol)
-    if source is not None and not kind.takes_path:
-        raise SettingsError(f"the source '{name}' reads no input", remedy="leave --from away")
-    if source is None and kind.takes_path:
+    inputs = {"from": source, "extra": extra, "schema": schema}
+    paths = {option: _input(kind, option, path) for option, path in inputs.items()}
+    if not paths["from"] and not paths["schema"] and kind.takes and kind.archive is None:
         raise SettingsError(f"the source '{name}' needs a folder or archive", remedy="give it with --from PATH")
-    if source is not None and not Path(source).exists():
-        raise DataError("no such file or folder", where=source, remedy="check the path given with --from")
     target = Path(out) if out is not None else DEFAULT_FOLDER / name
     with new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix="work") as work:
-        path = None if source is None else Path(source)
-        request = LoadRequest(path, source_settings, Path(work), skip_bad_lines, progress)
+        if paths["from"] is None and kind.archive is not None:
+            paths["from"] = fetch(kind.archive, progress)
+        request = LoadRequest(
+            paths["from"],
+            source_settings,
+            Path(work),
+            extra=paths["extra"],
+            schema=paths["schema"],
+            skip_bad_lines=skip_bad_lines,
+            progress=progress,
+        )
         raw = kind.load(request)
         record = SourceRecord(
             name=name,
@@ -83,6 +95,17 @@ def prepare(
         )
         write(raw, record, protocol, folder, progress)
     return PreparedData.open(target)
+
+
+def _input(kind: Source, option: str, path: str | Path | None) -> Path | None:
+    """An input that was given, if the source takes it and it exists."""
+    if path is None:
+        return None
+    if option not in kind.takes:
+        raise SettingsError(f"the source '{kind.name}' takes no --{option}", remedy=f"leave --{option} away")
+    if not Path(path).exists():
+        raise DataError("no such file or folder", where=path, remedy=f"check the path given with --{option}")
+    return Path(path)
 
 
 def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, progress: Progress = SILENT) -> None:
@@ -103,6 +126,7 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
     ends = np.cumsum(np.bincount(codes, minlength=len(SPLITS)))
     if ends[0] == 0:
         raise DataError("no training users are left", where=record.name, remedy="loosen the protocol's settings")
+    strangers = int(users["_stranger"].sum())
     major = is_major(users, groups.common, protocol.major_above)
     support = support_counts(users["_rows"].to_numpy(), protocol.support_share)
     with progress.step("sorting interactions by user"):
@@ -124,6 +148,7 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
             "item": rows["item"].cast(pl.Int32).to_numpy(),
             "target": rows["target"].to_numpy(),
         }
+        items = with_rates(items, schema.item, rows[: offsets[ends[0]]])
         tables = _as_written(users, items, rows, support, major, ends)
         vocabulary = _encode(schema, tables, rows[: offsets[ends[0]]], int(ends[0]), groups, arrays)
         _save(folder, tables, arrays, vocabulary)
@@ -133,7 +158,7 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
             created_by=f"paml {version('paml')}",
             fingerprint="",
             seal="",
-            source=record.model_copy(update={"facts": facts, "repeated": repeated}),
+            source=record.model_copy(update={"facts": facts, "repeated": repeated, "strangers": strangers}),
             protocol=protocol,
             fields=schema,
             rules=tuple(rules),
@@ -145,6 +170,7 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
             common_shares=groups.shares,
             vocabulary=_sizes(vocabulary),
             content=content_digests(folder),
+            notes=raw.notes,
             files={str(file.relative_to(folder)): file.stat().st_size for file in _files(folder)},
         )
         manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
@@ -155,12 +181,14 @@ def write(raw: RawData, record: SourceRecord, protocol: Protocol, folder: Path, 
 def _side(raw: RawData, key: Literal["user", "item"], fields: tuple[Field, ...]) -> pl.DataFrame:
     """The table of users or items with columns of the types that the kinds of their fields ask for."""
     frame = raw.users if key == "user" else raw.items
-    table = frame.select(key, *(pl.col(field.name).cast(DTYPES[field.kind]) for field in fields)).collect()
+    given = [field for field in fields if field.derived is None]
+    log = ["_log"] if "_log" in frame.collect_schema() else []
+    table = frame.select(key, *log, *(pl.col(field.name).cast(DTYPES[field.kind]) for field in given)).collect()
     twice = table[key].is_duplicated()
     if twice.any():
         where = raw.files.get(key, f"{key}s")
-        if "_line" in frame.collect_schema().names():
-            where += f" line {frame.select('_line').collect()['_line'].filter(twice)[1]}"
+        for place in {"_line", "_row"} & set(frame.collect_schema().names()):
+            where += f" {place[1:]} {frame.select(place).collect()[place].filter(twice)[1]}"
         first = table[key].filter(twice)[0]
         raise DataError(f"{key} '{first}' has more than one row", where=where, remedy="keep one row each")
     return table
@@ -179,7 +207,7 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
         .agg(
             _rows=pl.len().cast(pl.Int64),
             _positives=(target > 0).sum().cast(pl.Int64),
-            _items=pl.col("item").n_unique().cast(pl.Int64),
+            _items=(pl.col("item").n_unique() if scale.kind == "rating" else pl.len()).cast(pl.Int64),
             _wrong=wrong.sum(),
         )
         .collect(engine="streaming")
@@ -220,7 +248,11 @@ def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     """Users with their counts; users that only the interactions know follow, with a blank profile."""
     known = users.join(counts, on="user", how="left", maintain_order="left")
     strangers = counts.join(users.select("user"), on="user", how="anti").sort("user")
-    return pl.concat([known, strangers], how="diagonal").with_columns(pl.col("_rows", "_positives").fill_null(0))
+    users = pl.concat(
+        [known.with_columns(_stranger=pl.lit(value=False)), strangers.with_columns(_stranger=pl.lit(value=True))],
+        how="diagonal",
+    ).with_columns(pl.col("_rows", "_positives").fill_null(0))
+    return users if "_log" in users.columns else users.with_columns(_log=pl.col("_rows"))
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
@@ -233,7 +265,7 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
             raise DataError(f"no users are left after the rule '{rule}'", remedy="loosen the protocol's settings")
         return kept.users
 
-    users = apply("users with interactions", with_interactions(users))
+    users = apply("users with log data", with_interactions(users))
     users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
     if protocol.drop_wrong_profiles:
         users = apply("no blank or wrong profile value", right_profiles(users, schema.features("user")))
@@ -299,7 +331,7 @@ def _as_written(
         group=pl.Series(np.where(major, "major", "minor"), dtype=pl.String),
         support_rows=pl.Series(support),
         query_rows=pl.col("_rows") - pl.Series(support),
-    ).drop("_rows", "_positives")
+    ).drop("_log", "_rows", "_positives", "_stranger")
     return {"users": users, "items": items.with_columns(pl.col("item").cast(pl.String)), "interactions": rows}
 
 

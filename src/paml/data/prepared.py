@@ -42,6 +42,8 @@ class SourceRecord(Settings):
     """Lines that could not be read and were skipped."""
     repeated: int = 0
     """Earlier ratings of the same item by the same user, left out."""
+    strangers: int = 0
+    """Kept users of whom the source has no profile."""
     facts: dict[str, float] = Field(default_factory=dict)
     """What is known beyond the tables: the best reachable error of a synthetic world's test users."""
 
@@ -58,7 +60,7 @@ class Manifest(Settings):
     """Everything about a data set but its rows.
 
     The fingerprint identifies what the data set is and leaves out `files` and `created_by`, which depend on library
-    versions; the seal covers all, so that any edit is noticed.
+    versions, and `notes`, which are words; the seal covers all, so that any edit is noticed.
     """
 
     format: int
@@ -84,10 +86,12 @@ class Manifest(Settings):
     """SHA-256 of the arrays, the vocabulary and the identifiers."""
     files: dict[str, int]
     """Size of every file in bytes."""
+    notes: tuple[str, ...] = ()
+    """What the source left out or could not know, in sentences."""
 
     def computed_fingerprint(self) -> str:
         """SHA-256 of what the data set is: independent of when and by which library versions it was written."""
-        return self._digest(leave_out={"fingerprint", "seal", "files", "created_by"})
+        return self._digest(leave_out={"fingerprint", "seal", "files", "created_by", "notes"})
 
     def computed_seal(self) -> str:
         """SHA-256 of the whole manifest but the seal."""

@@ -59,6 +59,13 @@ class Field(Settings):
     minimum: float | None = Described(None, description="a smaller number is a wrong value (age below 10)")
     maximum: float | None = Described(None, description="a larger number is a wrong value (age above 100)")
     pattern: str | None = Described(None, description="regular expression that a right value matches entirely")
+    prefix: int | None = Described(
+        None, ge=1, description="only so many first characters are the input (a region of a zip code); groups use all"
+    )
+    derived: Literal["rate", "log_rate"] | None = Described(
+        None, description="computed from training users: the item's smoothed mean target, or its logarithm"
+    )
+    strength: float = Described(20.0, gt=0, description="average interactions that smoothing adds to a derived rate")
 
     @model_validator(mode="after")
     def _limits_fit(self) -> Self:
@@ -66,6 +73,10 @@ class Field(Settings):
             raise ValueError(f"minimum not above maximum in field '{self.name}'")
         if self.kind is Kind.MULTI and (self.minimum, self.maximum, self.pattern) != (None, None, None):
             raise ValueError(f"no minimum, maximum or pattern for the multi-valued field '{self.name}'")
+        if self.prefix is not None and self.kind is not Kind.CATEGORICAL:
+            raise ValueError(f"a prefix only of a categorical field, not of '{self.name}'")
+        if self.derived is not None and self.kind is not Kind.NUMERIC:
+            raise ValueError(f"a numeric field, because '{self.name}' is derived")
         if self.pattern is not None:
             if self.kind is Kind.NUMERIC:
                 raise ValueError(f"no pattern for the numeric field '{self.name}'")
@@ -137,6 +148,9 @@ class Schema(Settings):
 
     @model_validator(mode="after")
     def _names_unique(self) -> Self:
+        for field in (*self.user, *self.context):
+            if field.derived is not None:
+                raise ValueError(f"derived fields of items only, not '{field.name}'")
         for side in ("user", "item", "context"):
             names = [field.name for field in getattr(self, side)]
             twice = sorted({name for name in names if names.count(name) > 1})

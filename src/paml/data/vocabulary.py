@@ -18,6 +18,8 @@ class Categories(Settings):
 
     type: Literal["categories"] = "categories"
     values: tuple[str, ...]
+    prefix: int | None = None
+    """How many first characters of a value count; all if None."""
 
     @property
     def size(self) -> int:
@@ -29,6 +31,8 @@ class Categories(Settings):
         codes = pl.Series(range(1, self.size), dtype=pl.Int32)
         if not self.values:
             return np.zeros(len(column), dtype=np.int32)
+        if self.prefix is not None:
+            column = column.str.head(self.prefix)
         known = pl.Series(self.values, dtype=pl.String)
         return column.replace_strict(known, codes, default=0, return_dtype=pl.Int32).fill_null(0).to_numpy()
 
@@ -66,6 +70,8 @@ def fit(field: Field, training: pl.Series) -> Encoder:
         mean, deviation = float(np.mean(seen)), float(np.std(seen))  # NumPy: the same whatever the number of threads
         return Scaling(mean=mean, deviation=deviation if deviation > 1e-9 * max(1.0, abs(mean)) else 1.0)
     flat = training.list.explode() if field.kind is Kind.MULTI else training
+    if field.prefix is not None:
+        flat = flat.str.head(field.prefix)
     counts = flat.drop_nulls().alias("value").value_counts(name="n")
     kept = counts.filter(pl.col("n") >= field.min_count).sort(["n", "value"], descending=[True, False])
-    return Categories(values=tuple(kept["value"].to_list()))
+    return Categories(values=tuple(kept["value"].to_list()), prefix=field.prefix)

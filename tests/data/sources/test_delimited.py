@@ -3,7 +3,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from paml.data.sources.delimited import Column, Dialect, read_table
+from paml.data.sources.delimited import Column, read_table
+from paml.data.sources.text import Dialect
 from paml.errors import DataError
 
 COLUMNS = {

@@ -39,14 +39,14 @@ def test_an_archive_equals_its_folder(tables: Path, tmp_path: Path) -> None:
     assert from_archive.fingerprint == from_folder.fingerprint
 
 
-def test_users_without_profile_are_kept_as_unknown_if_asked(edit: Edit, tmp_path: Path) -> None:
-    folder = edit("users.csv", '7,F,21,"Town, 3"\n', "")
-    strict = paml.prepare("tables", folder, tmp_path / "a", cold_share=1)
-    assert strict.manifest.users == 19
+def test_users_without_profile_are_kept_as_unknown_and_counted(edit: Edit, tmp_path: Path) -> None:
+    folder = edit("users.csv", '7,F,21,"Town, 3"\n8,M,22,"Town, 0"\n', '8,M,,"Town, 0"\n')
+    data = paml.prepare("tables", folder, tmp_path / "a", cold_share=1)
+    assert (data.manifest.users, data.manifest.source.strangers) == (19, 1)  # user 8 has a profile with a blank value
+    row = data.users().collect()["user"].to_list().index("7")
+    assert data.array("user.town")[row] == 0
     loose = paml.prepare("tables", folder, tmp_path / "b", cold_share=1, drop_wrong_profiles=False)
-    assert loose.manifest.users == 20
-    row = loose.users().collect()["user"].to_list().index("7")
-    assert loose.array("user.town")[row] == 0
+    assert (loose.manifest.users, loose.manifest.source.strangers) == (20, 1)
 
 
 def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:

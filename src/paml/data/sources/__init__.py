@@ -1,10 +1,12 @@
 """Sources: where raw tables come from. The registry is this dict; a further source is a further line."""
 
-from paml.data.sources import synthetic, tables
-from paml.data.sources.base import LoadRequest, RawData, Source
+from paml.data.sources import bookcrossing, movielens, synthetic, tables, taobao
+from paml.data.sources.base import LoadRequest, Paper, RawData, Source
 from paml.errors import SettingsError, nearest
 
-__all__ = ["SOURCES", "LoadRequest", "RawData", "Source", "find_source"]
+__all__ = ["SOURCES", "LoadRequest", "Paper", "RawData", "Source", "find_source"]
+
+_FILES, _NOTHING = frozenset({"from"}), frozenset[str]()
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -14,9 +16,75 @@ SOURCES: dict[str, Source] = {
             "embedded world of ratings or clicks, made by a seed",
             synthetic.SyntheticSettings,
             synthetic.load,
-            False,
+            _NOTHING,
         ),
-        Source("tables", "your own delimited files with a schema.toml", tables.TablesSettings, tables.load, True),
+        Source(
+            "ml-1m",
+            "MovieLens-1M: ratings 1 to 5, profiles with gender, age, occupation, zip",
+            movielens.ProfileSettings,
+            movielens.load_1m,
+            frozenset({"from", "extra"}),
+            movielens.archive("ml-1m", 5_917_549, "c4d9eecfca2ab87c1945afe126590906"),
+            Paper(
+                users=4832,
+                items=3883,
+                major=0.65,
+                common_shares={"gender": 0.717, "age": 0.724, "occupation": 0.640, "zip": 0.567},
+            ),
+        ),
+        Source(
+            "ml-100k",
+            "MovieLens-100K: ratings 1 to 5, profiles",
+            movielens.ProfileSettings,
+            movielens.load_100k,
+            _FILES,
+            movielens.archive("ml-100k", 4_924_029, "0e33842e24a9c977be4e0107933c0723"),
+        ),
+        *(
+            Source(
+                name,
+                f"MovieLens {name.removeprefix('ml-').upper()}: ratings 0.5 to 5, no profiles",
+                movielens.ReleaseSettings,
+                movielens.load_release,
+                _FILES,
+                movielens.archive(name, size, md5),
+            )
+            for name, size, md5 in (
+                ("ml-20m", 198_702_078, "cd245b17a1ae2cc31bb14903e1204af3"),
+                ("ml-25m", 261_978_986, "6b51fb2759a8657d3bfcbfc42b592ada"),
+                ("ml-32m", 238_950_008, "d472be332d4daa821edc399621853b57"),
+            )
+        ),
+        Source(
+            "ml-latest",
+            "any later MovieLens release (ratings.csv, movies.csv), ml-latest-small too",
+            movielens.ReleaseSettings,
+            movielens.load_release,
+            _FILES,
+        ),
+        Source(
+            "bookcrossing",
+            "Book-Crossing: ratings 1 to 10, profiles with state, country, age",
+            bookcrossing.BookCrossingSettings,
+            bookcrossing.load,
+            _FILES,
+            bookcrossing.ARCHIVE,
+            Paper(users=7827, items=185_973, major=0.72),
+        ),
+        Source(
+            "taobao",
+            f"Ali_Display_Ad_Click: ad impressions and clicks; registration at {taobao.PAGE}",
+            taobao.TaobaoSettings,
+            taobao.load,
+            _FILES,
+        ),
+        Source(
+            "tables",
+            "your own files (CSV, Parquet, RecBole) with a schema; `paml data inspect` writes one",
+            tables.TablesSettings,
+            tables.load,
+            frozenset({"from", "schema"}),
+        ),
     )
 }
 

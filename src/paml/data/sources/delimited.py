@@ -1,32 +1,22 @@
-"""Delimited text (CSV and its cousins) read by Polars, with errors that name file, line and value.
+"""Tables from files, with errors that name file, line and value: delimited text (CSV and its cousins) and Parquet.
 
-Lines are cut into fields by vectorised string operations, so a bad line is a value in a column and not an exception:
-it can be named, or counted and skipped, at the speed of reading.
+Clean text without quotes is cut by Polars' own reader. All else is cut by vectorised string operations on lines, so
+that a bad line is a value in a column and not an exception: it can be named, or counted and skipped, while reading.
 """
 
-import csv
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
-from paml.data.sources.files import require_text
+from paml.data.sources.files import PARQUET, kind_of, require_text
+from paml.data.sources.text import LINE_BREAK, Dialect, PlainText, count, not_decodable, plain_text, record_pattern
 from paml.errors import DataError, nearest
 
 LONGEST_SHOWN = 60  # characters of a bad value that an error message quotes
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a text file is written."""
-
-    separator: str = ","
-    quote: str | None = '"'
-    encoding: str = "utf-8"
-    header: Sequence[str] | None = None
-    """Column names where the file has no header line."""
+TEXT = pl.String | pl.List
+TIME_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.fZ", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
 
 @dataclass(frozen=True)
@@ -35,7 +25,7 @@ class Column:
 
     name: str
     dtype: pl.DataType
-    """String, Float64, Int64 or List(String)."""
+    """String, Float64, Int64 or List(String); Datetime is a number or an ISO date, and becomes seconds."""
     required: bool = False
     """Whether a blank value is a bad line."""
     low: float | None = None
@@ -46,85 +36,122 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A parsed file: its columns, and how many lines were skipped."""
+    """A parsed file: its columns and `_line` (or `_row`, of a Parquet file), and how many lines were skipped."""
 
     frame: pl.LazyFrame
     bad_lines: int
 
 
 def read_table(
-    path: Path, columns: Mapping[str, Column], dialect: Dialect, workdir: Path, *, skip_bad_lines: bool = False
+    path: Path,
+    columns: Mapping[str, Column],
+    dialect: Dialect,
+    workdir: Path,
+    *,
+    name: str | None = None,
+    skip_bad_lines: bool = False,
 ) -> Table:
     """Parse a file once into a Parquet file in `workdir`; keys of `columns` name the result's columns.
 
-    Raises DataError for the first bad line, with its number, unless `skip_bad_lines`.
+    Raises DataError for the first bad line, with its number, unless `skip_bad_lines`; `name` is what errors call the
+    file.
     """
-    require_text(path)
-    text = path if dialect.encoding.lower() in {"utf-8", "utf8"} else _transcode(path, dialect.encoding, workdir)
-    header, skip = _header(text, path.name, dialect)
-    for column in columns.values():
-        if column.name not in header:
-            raise DataError(f"has no column '{column.name}'", where=path.name, remedy=nearest(column.name, header))
-        if header.count(column.name) > 1:
-            raise DataError(f"has the column '{column.name}' twice", where=path.name, remedy="rename one of them")
-    lines = (
-        pl.scan_lines(text, row_index_name="_line", row_index_offset=1, glob=False)
-        .slice(skip)
-        .with_columns(pl.col("line").str.strip_chars_end("\r"))
-        .filter(pl.col("line") != "")
-    )
-    parsed = _typed(_fields(lines, len(header), dialect), header, columns)
+    name = name or path.name
     target = workdir / f"{len(list(workdir.iterdir()))}-parsed.parquet"
-    try:
-        parsed.sink_parquet(target, compression="lz4")
-    except pl.exceptions.ComputeError as error:
-        raise _not_decodable(text, path.name, dialect.encoding, error) from None
+    if kind_of(path) == PARQUET:
+        place = "_row"
+        _parse_parquet(path, name, columns, dialect).sink_parquet(target, compression="lz4")
+    else:
+        place = "_line"
+        require_text(path)
+        _parse_text(plain_text(path, dialect, workdir), name, columns, dialect, target)
     frame = pl.scan_parquet(target, glob=False)
+    if "_wrong" in frame.collect_schema():  # read by Polars alone: nothing is
+        return Table(frame.drop("_wrong"), 0)
     problems = frame.filter(pl.col("_problem").is_not_null())
     if not skip_bad_lines:
-        for line, problem in problems.select("_line", "_problem").head(1).collect().iter_rows():
-            raise DataError(
-                problem, where=f"{path.name} line {line}", remedy="correct it, or skip such lines with --skip-bad-lines"
-            )
+        for number, problem in problems.select(place, "_problem").head(1).collect().iter_rows():
+            remedy = "correct it, or skip such lines with --skip-bad-lines"
+            raise DataError(problem, where=f"{name} {place[1:]} {number}", remedy=remedy)
     bad = problems.select(pl.len()).collect().item() if skip_bad_lines else 0
     return Table(frame.filter(pl.col("_problem").is_null()).drop("_problem"), int(bad))
 
 
-def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
-    """Column names, and how many lines at the top hold them."""
-    if dialect.header is not None:
-        return list(dialect.header), 0
-    with text.open("rb") as file:
-        first = file.readline(1 << 20)
-    if not first.strip():
-        raise DataError("is empty", where=name, remedy="expected a header line with column names")
+def require_columns(columns: Mapping[str, Column], header: Sequence[str], name: str) -> None:
+    """Every column that is asked for is there, once."""
+    for column in columns.values():
+        if column.name not in header:
+            raise DataError(f"has no column '{column.name}'", where=name, remedy=nearest(column.name, header))
+        if list(header).count(column.name) > 1:
+            raise DataError(f"has the column '{column.name}' twice", where=name, remedy="rename one of them")
+
+
+def _parse_text(text: PlainText, name: str, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> None:
+    """Cut and type a text file into `target`: by Polars' reader if it can, else line by line."""
+    require_columns(columns, text.header, name)
+    if _parse_clean(text, columns, dialect, target):
+        return
     try:
-        line = first.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise _not_decodable(text, name, dialect.encoding, error) from None
-    if len(dialect.separator) == 1 and dialect.quote:
-        names = next(csv.reader([line], delimiter=dialect.separator, quotechar=dialect.quote))
-    else:
-        names = line.split(dialect.separator)
-    return [part.strip() for part in names], 1
+        fields = _line_fields(text, dialect)
+        formats = _time_formats(fields, text.header, columns)
+        _with_problems(fields, text.header, columns, dialect, formats).sink_parquet(target, compression="lz4")
+    except pl.exceptions.ComputeError as error:
+        raise not_decodable(text.path, name, dialect.encoding, error) from None
 
 
-def _fields(lines: pl.LazyFrame, width: int, dialect: Dialect) -> pl.LazyFrame:
-    """Cut each line into `width` text columns `0`, `1`, ...; `_problem` says why a line could not be cut.
+def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> bool:
+    """Let Polars' reader do it all; False if the file is not one that it certainly reads rightly, or has a bad line.
+
+    The reader refuses lines with too many fields and fills up those with too few; there are none of these if the
+    separators are as many as the rows ask for.
+    """
+    width, separator = len(text.header), dialect.separator
+    if text.quoted or width < 2 or len(separator) != 1 or not separator.isascii():
+        return False
+    numbers = {column.name: pl.Float64() for column in columns.values() if not isinstance(column.dtype, TEXT)}
+    fields = pl.scan_csv(
+        text.path,
+        has_header=False,
+        separator=separator,
+        quote_char=None,
+        skip_lines=text.skip,
+        empty_string_is_null=False,
+        null_values=[*dialect.blanks] or None,
+        schema={str(k): numbers.get(column, pl.String()) for k, column in enumerate(text.header)},
+        row_index_name="_line",
+        row_index_offset=text.skip + 1,
+        glob=False,
+    )
+    spaces = any(count(text.path, space) for space in " \t" if space != separator)
+    cells = _cells(fields, text.header, columns, replace(dialect, trim=dialect.trim and spaces), {})
+    wrong = pl.any_horizontal([pl.lit(value=False), *(wrong for cell in cells for wrong, _ in cell.problems)])
+    parsed = fields.select("_line", *(cell.value for cell in cells), _wrong=wrong)
+    try:
+        parsed.sink_parquet(target, compression="lz4")
+    except pl.exceptions.PolarsError:
+        return False
+    result = pl.scan_parquet(target, glob=False)
+    rows, bad = result.select(pl.len(), pl.col("_wrong").sum()).collect().row(0)
+    return not bad and count(text.path, separator) == (rows + text.skip) * (width - 1)
+
+
+def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
+    """Text columns `0`, `1`, ... of each line; `_problem` says why a line could not be cut.
 
     A quoted field may hold separators and doubled quotes, so lines with a quote are matched as a whole, and only those.
     """
-    separator, quote = dialect.separator, dialect.quote if len(dialect.separator) == 1 else None
+    width, separator, quote = len(text.header), dialect.separator, dialect.field_quote() if text.quoted else None
+    lines = (
+        pl.scan_lines(text.path, row_index_name="_line", row_index_offset=1, glob=False)
+        .slice(text.skip)
+        .with_columns(pl.col("line").str.strip_chars_end("\r"))
+        .filter(pl.col("line") != "")
+    )
     has_quote = pl.col("line").str.contains(quote, literal=True) if quote else pl.lit(value=False)
     plain_line = pl.when(~has_quote).then(pl.col("line"))
-    stages: dict[str, pl.Expr] = {
-        "_plain": plain_line.str.splitn(separator, width + 1)
-    }  # the last part: what is too much
+    stages = {"_plain": plain_line.str.splitn(separator, width + 1)}  # the last part: what is too much
     if quote:
-        s, q = re.escape(separator), re.escape(quote)
-        field_pattern = rf"(?:{q}((?:[^{q}]|{q}{q})*){q}|((?:[^{s}{q}][^{s}]*)?))"
-        pattern = "^" + s.join([field_pattern] * width) + "$"
-        stages["_quoted"] = pl.when(has_quote).then(pl.col("line")).str.extract_groups(pattern)
+        stages["_quoted"] = pl.when(has_quote).then(pl.col("line")).str.extract_groups(record_pattern(width, dialect))
     plain, quoted = pl.col("_plain").struct, pl.col("_quoted").struct
 
     def field(k: int) -> pl.Expr:
@@ -132,6 +159,8 @@ def _fields(lines: pl.LazyFrame, width: int, dialect: Dialect) -> pl.LazyFrame:
         if not quote:
             return value
         inside = quoted.field(str(2 * k + 1)).str.replace_all(quote * 2, quote, literal=True)
+        if text.folded:
+            inside = inside.str.replace_all(LINE_BREAK, "\n", literal=True)
         return pl.coalesce(value, inside, quoted.field(str(2 * k + 2)))
 
     too_few, too_many = plain.field(f"field_{width - 1}").is_null(), plain.field(f"field_{width}").is_not_null()
@@ -142,72 +171,149 @@ def _fields(lines: pl.LazyFrame, width: int, dialect: Dialect) -> pl.LazyFrame:
         unmatched = has_quote & quoted.field("1").is_null() & quoted.field("2").is_null()
         open_quote = pl.lit(f"quotes that do not close, or not the {width} fields expected")
         problems.append(pl.when(unmatched).then(open_quote))
-    return lines.with_columns(**stages).with_columns(
-        *(field(k).alias(str(k)) for k in range(width)), _problem=pl.coalesce(problems)
+    return lines.with_columns(**stages).select(
+        "_line", *(field(k).alias(str(k)) for k in range(width)), _problem=pl.coalesce(problems)
     )
 
 
-def _typed(fields: pl.LazyFrame, header: Sequence[str], columns: Mapping[str, Column]) -> pl.LazyFrame:
-    """Turn text into types; the first complaint about a line is kept in `_problem`."""
-    values: list[pl.Expr] = []
-    problems = [pl.col("_problem")]
+def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect: Dialect) -> pl.LazyFrame:
+    """A Parquet file's columns as text, numbers or lists, checked like those of text files."""
+    try:
+        frame = pl.scan_parquet(path, glob=False, row_index_name="_row", row_index_offset=1)
+        schema = frame.collect_schema()
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"is a damaged Parquet file ({error})", where=name, remedy="write it again") from None
+    header = [column for column in schema if column != "_row"]
+    require_columns(columns, header, name)
+    native = [_native(pl.col(column), schema[column]).alias(str(k)) for k, column in enumerate(header)]
+    fields = frame.select("_row", *native, _problem=pl.lit(None, dtype=pl.String))
+    return _with_problems(fields, header, columns, dialect, _time_formats(fields, header, columns))
+
+
+def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Numbers, text and lists of text as they are; times in seconds; all else (categories, truth values) as text."""
+    if isinstance(dtype, pl.List):
+        return column.list.eval(_native(pl.element(), dtype.inner).cast(pl.String))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Datetime | pl.Date):
+        return column.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
+    if isinstance(dtype, pl.Decimal):
+        return column.cast(pl.Float64)
+    if dtype.is_float():
+        return column.fill_nan(None)
+    if dtype.is_integer():
+        return column
+    return column.cast(pl.String)
+
+
+def _time_formats(fields: pl.LazyFrame, header: Sequence[str], columns: Mapping[str, Column]) -> dict[str, str | None]:
+    """How each time column is written, by its first value: a format, or None for a number."""
+    formats: dict[str, str | None] = {}
     for alias, column in columns.items():
-        text = pl.col(str(header.index(column.name))).str.strip_chars()
-        blank = text.is_null() | (text == "")
-        value: pl.Expr = pl.when(~blank).then(text)
-        if column.required:
-            problems.append(pl.when(blank).then(pl.lit(f"{column.name} is blank")))
+        if isinstance(column.dtype, pl.Datetime):
+            cell = pl.col(str(header.index(column.name)))
+            first = fields.filter(pl.col("_problem").is_null()).select(cell.cast(pl.String).str.strip_chars()).head(1)
+            known = [
+                f for f in TIME_FORMATS if first.select(_seconds(pl.all(), f).is_not_null()).collect().sum().item()
+            ]
+            formats[alias] = known[0] if known else None
+    return formats
+
+
+def _seconds(text: pl.Expr, time_format: str) -> pl.Expr:
+    return text.str.to_datetime(time_format, time_unit="us", strict=False).dt.epoch("us") / 1e6
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A column's values, and what can be wrong with them: where, and the complaint."""
+
+    value: pl.Expr
+    problems: list[tuple[pl.Expr, pl.Expr]]
+
+
+def _with_problems(
+    fields: pl.LazyFrame,
+    header: Sequence[str],
+    columns: Mapping[str, Column],
+    dialect: Dialect,
+    formats: Mapping[str, str | None],
+) -> pl.LazyFrame:
+    """Turn fields into types; the first complaint about a line is kept in `_problem`."""
+    cells = _cells(fields, header, columns, dialect, formats)
+    complaints = [pl.when(wrong).then(complaint) for cell in cells for wrong, complaint in cell.problems]
+    place = fields.collect_schema().names()[0]
+    return fields.select(place, *(cell.value for cell in cells), _problem=pl.coalesce("_problem", *complaints))
+
+
+def _cells(
+    fields: pl.LazyFrame,
+    header: Sequence[str],
+    columns: Mapping[str, Column],
+    dialect: Dialect,
+    formats: Mapping[str, str | None],
+) -> list[_Cell]:
+    """Every column's type and checks."""
+    dtypes = fields.collect_schema()
+    cells: list[_Cell] = []
+    for alias, column in columns.items():
+        place = str(header.index(column.name))
+        dtype = dtypes[place]
+        value, text, blank = _blank_as_null(pl.col(place), dtype, dialect)
+        problems = [(blank, pl.lit(f"{column.name} is blank"))] if column.required else []
         if isinstance(column.dtype, pl.List):
-            parts = value.str.split(column.list_separator).list.eval(pl.element().str.strip_chars())
-            values.append(parts.list.eval(pl.element().filter(pl.element() != "")).alias(alias))
-            continue
-        if column.dtype.is_numeric():
-            value = value.cast(column.dtype, strict=False)
-            expected = "a number" if column.low is None else _scale(column)
-            wrong = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
-            if column.low is not None and column.high is not None:
-                wrong |= ((value < column.low) | (value > column.high)).fill_null(False)
-            if column.step is not None and column.low is not None:
-                steps = (value - column.low) / column.step
-                wrong |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
+            value = _as_list(value, dtype, column.list_separator)
+        elif isinstance(column.dtype, pl.String):
+            value = _as_key(value, dtype)
+        else:
+            value, wrong, expected = _number(column, value, blank, formats.get(alias))
             shown = pl.when(wrong).then(text).str.head(LONGEST_SHOWN)
             complaint = pl.concat_str(pl.lit(f"{column.name} '"), shown, pl.lit(f"' is not {expected}"))
-            problems.append(pl.when(wrong).then(complaint))
-        values.append(value.alias(alias))
-    return fields.select("_line", *values, pl.coalesce(problems).alias("_problem"))
+            problems.append((wrong, complaint))
+        cells.append(_Cell(value.alias(alias), problems))
+    return cells
+
+
+def _blank_as_null(cell: pl.Expr, dtype: pl.DataType, dialect: Dialect) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
+    """A field's value (null if blank), the same as text, and whether it is blank."""
+    if isinstance(dtype, pl.String):
+        text = cell.str.strip_chars() if dialect.trim else cell
+        blank = text.is_null() | (text.is_in(["", *dialect.blanks]) if dialect.blanks else text == "")
+        return pl.when(~blank).then(text), text, blank
+    if isinstance(dtype, pl.List):
+        return cell, cell.list.join("|"), cell.is_null() | (cell.list.len() == 0)
+    return cell, cell.cast(pl.String), cell.is_null()
+
+
+def _as_key(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Text; a key that a missing value elsewhere turned into a float is whole again: 7.0 is 7."""
+    if not dtype.is_float():
+        return value.cast(pl.String)
+    whole = value.cast(pl.Int64, strict=False)
+    return pl.when(value == whole).then(whole.cast(pl.String)).otherwise(value.cast(pl.String))
+
+
+def _as_list(value: pl.Expr, dtype: pl.DataType, separator: str) -> pl.Expr:
+    lists = value if isinstance(dtype, pl.List) else value.cast(pl.String).str.split(separator)
+    stripped = lists.list.eval(pl.element().str.strip_chars())
+    return stripped.list.eval(pl.element().filter(pl.element() != ""))
+
+
+def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | None) -> tuple[pl.Expr, pl.Expr, str]:
+    """A number (of a time: seconds), where it is wrong, and what would be right."""
+    if time_format is not None:
+        seconds = _seconds(value, time_format)
+        return seconds, ~blank & seconds.is_null(), f"a time like {time_format.replace('%.f', '')}"
+    dtype = pl.Float64() if isinstance(column.dtype, pl.Datetime) else column.dtype
+    value = value.cast(dtype, strict=False)
+    wrong = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
+    if column.low is not None and column.high is not None:
+        wrong |= ((value < column.low) | (value > column.high)).fill_null(False)
+    if column.step is not None and column.low is not None:
+        steps = (value - column.low) / column.step
+        wrong |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
+    return value, wrong, "a number" if column.low is None else _scale(column)
 
 
 def _scale(column: Column) -> str:
     steps = "" if column.step in (None, 1.0) else f" in steps of {column.step:g}"
     return f"a number from {column.low:g} to {column.high:g}{steps}"
-
-
-def _transcode(path: Path, encoding: str, workdir: Path) -> Path:
-    """A UTF-8 copy of a text in another encoding, made in blocks."""
-    target = workdir / f"{len(list(workdir.iterdir()))}-utf8-{path.name}"
-    try:
-        with path.open(encoding=encoding, newline="") as source, target.open("w", encoding="utf-8", newline="") as copy:
-            while block := source.read(1 << 20):
-                copy.write(block)
-    except LookupError:
-        raise DataError(
-            f"unknown encoding '{encoding}'", where=path.name, remedy="for example utf-8 or latin-1"
-        ) from None
-    except (UnicodeError, ValueError) as error:
-        raise _not_decodable(path, path.name, encoding, error) from None
-    return target
-
-
-def _not_decodable(text: Path, name: str, encoding: str, error: Exception) -> DataError:
-    """Find the line that is not in the encoding; only called when reading has failed."""
-    remedy = "state the file's encoding, for example latin-1"
-    if encoding.lower().startswith(("utf-16", "utf16", "utf-32", "utf32")):  # lines cannot be told apart as bytes
-        return DataError(f"is not {encoding} ({error})", where=name, remedy=remedy)
-    with text.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode(encoding)
-            except UnicodeDecodeError as wrong:
-                byte = wrong.object[wrong.start]
-                return DataError(f"byte 0x{byte:02x} is not {encoding}", where=f"{name} line {number}", remedy=remedy)
-    return DataError(f"cannot be read ({error})", where=name, remedy="check that it is a text file")

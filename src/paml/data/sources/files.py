@@ -9,11 +9,12 @@ from pathlib import Path
 
 from paml.errors import DataError, nearest
 
+ZIP, PARQUET = "a zip archive", "a Parquet file"
 MAGIC = {
     b"\x1f\x8b": "a gzip file",
     b"\x28\xb5\x2f\xfd": "a zstandard file",
-    b"PK\x03\x04": "a zip archive",
-    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": ZIP,
+    b"PAR1": PARQUET,
 }
 
 
@@ -31,11 +32,10 @@ class InputFolder:
         try:
             self._archive = zipfile.ZipFile(path)
         except zipfile.BadZipFile as error:
-            raise DataError(
-                f"not a complete zip archive ({error})",
-                where=path,
-                remedy="give a folder or download the archive again",
-            ) from None
+            what = kind_of(path) if kind_of(path) != ZIP else None
+            problem = f"is {what}, not a folder or zip archive" if what else f"not a complete zip archive ({error})"
+            remedy = "give the folder it lies in" if what else "give a folder or download the archive again"
+            raise DataError(problem, where=path, remedy=remedy) from None
         self._names = {name for name in self._archive.namelist() if not name.endswith("/")}
 
     def file(self, name: str) -> Path:
@@ -54,8 +54,15 @@ class InputFolder:
         entry = name if name in found else found[0]
         return self.path / entry if self._archive is None else self._unpack(self._archive, entry)
 
+    def first_of(self, *names: str) -> Path:
+        """The first of several possible files that is there; the error is about the first name."""
+        present = {entry.rsplit("/", 1)[-1] for entry in self._names}
+        return self.file(next((name for name in names if name in present), names[0]))
+
     def _unpack(self, archive: zipfile.ZipFile, entry: str) -> Path:
-        target = self._workdir / f"{len(list(self._workdir.iterdir()))}-{entry.rsplit('/', 1)[-1]}"
+        folder = self._workdir / f"{len(list(self._workdir.iterdir()))}-unpacked"
+        folder.mkdir()
+        target = folder / entry.rsplit("/", 1)[-1]
         try:
             with archive.open(entry) as packed, target.open("wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked, 1 << 20)
@@ -76,10 +83,21 @@ def checksum(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def require_text(path: Path) -> None:
-    """Refuse compressed and binary files where text is expected, by their first bytes."""
+def kind_of(path: Path) -> str | None:
+    """What a file is if it is compressed or Parquet, by its first bytes."""
     with path.open("rb") as file:
         head = file.read(4)
-    for magic, what in MAGIC.items():
-        if head.startswith(magic):
-            raise DataError(f"is {what}, not text", where=path.name, remedy="unpack it first")
+    return next((what for magic, what in MAGIC.items() if head.startswith(magic)), None)
+
+
+def require_text(path: Path) -> None:
+    """Refuse compressed files where text is expected."""
+    if what := kind_of(path):
+        raise DataError(f"is {what}, not text", where=path.name, remedy="unpack it first")
+
+
+def file_called(path: Path, name: str, workdir: Path) -> Path:
+    """The file itself, or the one called `name` in a folder or zip archive."""
+    if path.is_file() and not zipfile.is_zipfile(path):
+        return path
+    return InputFolder(path, workdir).file(name)

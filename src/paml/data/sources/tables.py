@@ -1,7 +1,7 @@
-"""Your own data: a folder or zip with `schema.toml` and delimited files for interactions, users and items.
+"""Your own data: a schema file and the files it names, as delimited text, Parquet or RecBole's atomic files.
 
 The schema file says which file holds what, how columns are to be understood, and what the target is; `docs/data.md`
-describes it field by field.
+describes it field by field, and `paml data inspect` writes a first version.
 """
 
 import tomllib
@@ -13,16 +13,18 @@ from pydantic import Field as Described
 
 from paml.data.schema import DTYPES, Field, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
-from paml.data.sources.delimited import Column, Dialect, Table, read_table
-from paml.data.sources.files import InputFolder, checksum
+from paml.data.sources.delimited import Column
+from paml.data.sources.files import InputFolder
+from paml.data.sources.reader import TableReader
+from paml.data.sources.text import ATOMIC, Dialect
 from paml.errors import DataError, SettingsError
 from paml.settings import Settings, build
 
+SCHEMA_FILE = "schema.toml"
+
 
 class TablesSettings(Settings):
-    """Settings of the source `tables`."""
-
-    schema_file: str = Described("schema.toml", description="name of the schema file inside the folder or archive")
+    """All that the source `tables` needs to know is in the schema file."""
 
 
 class FieldEntry(Settings):
@@ -35,76 +37,114 @@ class FieldEntry(Settings):
     minimum: float | None = Described(None, description="smaller numbers are wrong values")
     maximum: float | None = Described(None, description="larger numbers are wrong values")
     pattern: str | None = Described(None, description="regular expression that right values match")
+    prefix: int | None = Described(None, description="only so many first characters are an input")
+    derived: str | None = Described(None, description="rate or log_rate: the item's mean target in training")
+    strength: float = Described(20.0, description="average interactions that smoothing adds to a derived rate")
 
 
-class SideEntry(Settings):
+class FileEntry(Settings):
+    """A file, and how it is written if that is not as for the others."""
+
+    file: str = Described(description="file name, relative to the schema file or to what --from names")
+    separator: str | None = Described(None, min_length=1, description="what separates the fields of a line")
+    quote: str | None = Described(None, max_length=1, description="quotation mark, empty for none")
+    escape: str | None = Described(None, max_length=1, description="character before a quote inside a value")
+    encoding: str | None = Described(None, description="encoding of the file")
+    blanks: tuple[str, ...] | None = Described(None, description="values that mean 'not known'")
+    columns: tuple[str, ...] | None = Described(None, description="column names, if the file has no header line")
+
+
+class SideEntry(FileEntry):
     """`[users]` or `[items]` in the schema file."""
 
-    file: str = Described(description="file name")
     key: str = Described(description="column with the identifier")
     fields: dict[str, FieldEntry | str] = Described({}, description="the fields to use")
 
 
-class InteractionsEntry(Settings):
+class InteractionsEntry(FileEntry):
     """`[interactions]` in the schema file."""
 
-    file: str = Described(description="file name")
     user: str = Described(description="column with the user's identifier")
     item: str = Described(description="column with the item's identifier")
     target: str = Described(description="column with the rating or the click")
-    time: str | None = Described(None, description="column with a number that grows with time")
+    time: str | None = Described(None, description="column with a number that grows with time, or an ISO date")
     context: dict[str, FieldEntry | str] = Described({}, description="fields of the interaction itself")
 
 
 class SchemaFile(Settings):
     """The whole schema file."""
 
-    separator: str = Described(",", min_length=1, description="what separates the fields of a line")
+    separator: str | None = Described(None, min_length=1, description="what separates the fields of a line")
     quote: str = Described('"', max_length=1, description="quotation mark, empty for none")
+    escape: str | None = Described(None, max_length=1, description="character before a quote inside a value")
     encoding: str = Described("utf-8", description="encoding of the files")
+    blanks: tuple[str, ...] = Described((), description="values that mean 'not known', such as NULL")
     target: Target = Described(description="kind and scale of the target")
     interactions: InteractionsEntry = Described(description="who met what, with which result")
-    users: SideEntry = Described(description="profiles")
-    items: SideEntry = Described(description="contents")
+    users: SideEntry | None = Described(None, description="profiles; without them rates cannot be personal")
+    items: SideEntry | None = Described(None, description="contents")
+
+    def dialect(self, entry: FileEntry) -> Dialect:
+        """How one of the files is written: what its entry says, else what the whole file says, else by its ending."""
+        ending = Path(entry.file).suffix.lower()
+        atomic = ending in ATOMIC
+        quote = entry.quote if entry.quote is not None else "" if atomic else self.quote
+        return Dialect(
+            separator=entry.separator or self.separator or ("\t" if atomic or ending == ".tsv" else ","),
+            quote=quote or None,
+            encoding=entry.encoding or self.encoding,
+            header=entry.columns,
+            escape=entry.escape or self.escape,
+            blanks=entry.blanks if entry.blanks is not None else self.blanks,
+            typed_header=atomic,
+        )
 
 
 def load(request: LoadRequest) -> RawData:
     """Read the files that the schema file names."""
-    if request.path is None:
-        raise SettingsError("the source 'tables' needs a folder or archive", remedy="give it with --from PATH")
-    folder = InputFolder(request.path, request.workdir)
-    assert isinstance(request.settings, TablesSettings)
-    schema_path = folder.file(request.settings.schema_file)
+    reader = TableReader(request)
+    folder, schema_path = _find_schema(request, reader)
     entry = _read_schema_file(schema_path)
-    dialect = Dialect(entry.separator, entry.quote or None, entry.encoding)
-    sides = {"user": entry.users.fields, "item": entry.items.fields, "context": entry.interactions.context}
-    entries = {side: {name: _entry(name, value) for name, value in fields.items()} for side, fields in sides.items()}
+    reader.count_in(schema_path)
+    users, items, log = entry.users, entry.items, entry.interactions
+    sides = {"user": users.fields if users else {}, "item": items.fields if items else {}, "context": log.context}
+    entries = {side: {name: _entry(value) for name, value in fields.items()} for side, fields in sides.items()}
     schema = _schema(entries, entry.target, schema_path.name)
-    paths = [folder.file(name) for name in (entry.interactions.file, entry.users.file, entry.items.file)]
-
-    def read(path: Path, keys: Mapping[str, Column], side: str, title: str) -> Table:
-        columns = {**keys, **{name: _column(name, value) for name, value in entries[side].items()}}
-        with request.progress.step(f"reading {title}"):
-            return read_table(path, columns, dialect, request.workdir, skip_bad_lines=request.skip_bad_lines)
-
-    log = entry.interactions
-    text, target = pl.String(), entry.target
-    keys = {"user": Column(log.user, text, required=True), "item": Column(log.item, text, required=True)}
-    keys["target"] = Column(log.target, pl.Float64(), required=True, low=target.low, high=target.high, step=target.step)
-    if log.time is not None:
-        keys["time"] = Column(log.time, pl.Float64(), required=True)
-    interactions = read(paths[0], keys, "context", log.file)
-    users = read(paths[1], {"user": Column(entry.users.key, text, required=True)}, "user", entry.users.file)
-    items = read(paths[2], {"item": Column(entry.items.key, text, required=True)}, "item", entry.items.file)
-    return RawData(
-        schema=schema,
-        users=users.frame,
-        items=items.frame,
-        interactions=interactions.frame,
-        checksum=checksum(schema_path, *paths),
-        bad_lines=sum(table.bad_lines for table in (interactions, users, items)),
-        files={"user": entry.users.file, "item": entry.items.file, "interactions": log.file},
+    interactions = reader.read(
+        "interactions",
+        folder.file(log.file),
+        {**_log_columns(log, entry.target), **_columns(entries["context"])},
+        entry.dialect(log),
     )
+    notes: list[str] = []
+
+    def side(key: str, described: SideEntry | None) -> pl.LazyFrame:
+        if described is None:
+            return interactions.select(key).unique().sort(key)
+        columns = {key: Column(described.key, pl.String(), required=True), **_columns(entries[key])}
+        frame = reader.read(key, folder.file(described.file), columns, entry.dialect(described))
+        if described.file != log.file:
+            return frame
+        notes.extend(_contradictions(frame, key, tuple(entries[key])))
+        return frame.unique(subset=key, keep="first", maintain_order=True)
+
+    tables = side("user", users), side("item", items)
+    if users is None:
+        notes.append("no profiles: the learning rate alpha(h) is then the same for all users")
+    return reader.raw(schema, interactions, *tables, notes=tuple(notes))
+
+
+def _find_schema(request: LoadRequest, reader: TableReader) -> tuple[InputFolder, Path]:
+    """The folder with the files, and the schema file: the one given, or the one among the files."""
+    if request.schema is None:
+        if request.path is None:
+            remedy = "give --schema FILE, or --from a folder or archive with a schema.toml"
+            raise SettingsError("the source 'tables' needs a schema", remedy=remedy)
+        folder = reader.folder()
+        return folder, folder.file(SCHEMA_FILE)
+    if not request.schema.is_file():
+        raise DataError("no such file", where=request.schema, remedy="check the path given with --schema")
+    return (reader.folder() if request.path else InputFolder(request.schema.parent, request.workdir)), request.schema
 
 
 def _read_schema_file(path: Path) -> SchemaFile:
@@ -118,7 +158,7 @@ def _read_schema_file(path: Path) -> SchemaFile:
         raise DataError(error.what, where=path.name, remedy=error.remedy) from None
 
 
-def _entry(name: str, value: FieldEntry | str) -> FieldEntry:
+def _entry(value: FieldEntry | str) -> FieldEntry:
     return build(FieldEntry, {"kind": value}) if isinstance(value, str) else value
 
 
@@ -132,9 +172,38 @@ def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target, whe
                 fields[side].append(build(Field, values))
             except SettingsError as error:
                 raise DataError(f"field '{name}': {error.what}", where=where, remedy=error.remedy) from None
-    return build(Schema, {**fields, "target": target})
+    try:
+        return build(Schema, {**fields, "target": target})
+    except SettingsError as error:
+        raise DataError(error.what, where=where, remedy=error.remedy) from None
 
 
-def _column(name: str, entry: FieldEntry) -> Column:
-    kind = Field(name=name, kind=entry.kind).kind
-    return Column(entry.column or name, DTYPES[kind], list_separator=entry.separator)
+def _log_columns(log: InteractionsEntry, target: Target) -> dict[str, Column]:
+    text, number = pl.String(), pl.Float64()
+    columns = {"user": Column(log.user, text, required=True), "item": Column(log.item, text, required=True)}
+    columns["target"] = Column(log.target, number, required=True, low=target.low, high=target.high, step=target.step)
+    if log.time is not None:
+        columns["time"] = Column(log.time, pl.Datetime(), required=True)
+    return columns
+
+
+def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
+    """A column per field of a file; derived fields have none."""
+    columns = {}
+    for name, entry in entries.items():
+        if entry.derived is None:
+            kind = Field(name=name, kind=entry.kind).kind
+            columns[name] = Column(entry.column or name, DTYPES[kind], list_separator=entry.separator)
+    return columns
+
+
+def _contradictions(frame: pl.LazyFrame, key: str, names: tuple[str, ...]) -> list[str]:
+    """Fields that a log repeats on every row, and not always alike: how many users or items have several values."""
+    if not names:
+        return []
+    several = frame.group_by(key).agg(pl.col(names).n_unique() > 1).select(pl.col(names).sum()).collect().row(0)
+    return [
+        f"{key} field '{name}' has several values for {count:,} {key}s; the first counts"
+        for name, count in zip(names, several, strict=True)
+        if count
+    ]

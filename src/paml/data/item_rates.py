@@ -1,0 +1,31 @@
+"""Item features that come from the targets themselves: how well training users received an item.
+
+Nothing of validation or test users enters: their clicks change no feature. An item that no training user met gets the
+mean. The rates of training users' own items do hold their own targets, one among `n + strength`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from paml.data.schema import Field
+
+SMALLEST = 1e-6  # so that the logarithm of a rate without any click is finite
+
+
+def with_rates(items: pl.DataFrame, fields: Sequence[Field], training_rows: pl.DataFrame) -> pl.DataFrame:
+    """Add each derived field: (sum of targets + strength * mean target) / (n + strength) over training rows."""
+    derived = [field for field in fields if field.derived is not None]
+    if not derived:
+        return items
+    item_N = training_rows["item"].to_numpy()
+    target_N = training_rows["target"].cast(pl.Float64).to_numpy()
+    total_I = np.bincount(item_N, weights=target_N, minlength=len(items))
+    count_I = np.bincount(item_N, minlength=len(items))
+    mean = target_N.mean()
+    columns = {}
+    for field in derived:
+        rate_I = (total_I + field.strength * mean) / (count_I + field.strength)
+        columns[field.name] = rate_I if field.derived == "rate" else np.log(np.maximum(rate_I, SMALLEST))
+    return items.with_columns(pl.Series(name, values) for name, values in columns.items())

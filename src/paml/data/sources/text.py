@@ -1,0 +1,192 @@
+"""Text files before they are cut into fields: dialects, encodings, escapes, and records that span several lines.
+
+Whatever a file looks like, `plain_text` yields UTF-8 with one record per line and doubled quotes, under the line
+numbers of the original: what `delimited` reads. A file that is like that already is not copied.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import polars as pl
+
+from paml.errors import DataError
+
+ATOMIC = (".inter", ".user", ".item")  # endings of RecBole's files
+BLOCK = 1 << 20
+LONGEST_RECORD = 100  # lines that one record may span
+LINE_BREAK = "\x1f"  # stands for a line break inside a quoted field
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a text file is written."""
+
+    separator: str = ","
+    quote: str | None = '"'
+    encoding: str = "utf-8"
+    header: Sequence[str] | None = None
+    """Column names where the file has no header line."""
+    escape: str | None = None
+    """Character before a quote that belongs to the value; quotes may always be doubled instead."""
+    blanks: Sequence[str] = ()
+    """Values that mean "not known", such as NULL."""
+    trim: bool = True
+    """Whether spaces at the ends of a value do not count."""
+    typed_header: bool = False
+    """Whether the header states types, as in RecBole's atomic files: `user_id:token`."""
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether Polars can read the file as it is."""
+        return self.encoding.lower() in {"utf-8", "utf8", "ascii"}
+
+    def field_quote(self) -> str | None:
+        """The quotation mark, if fields are quoted at all: a long separator leaves no room for it."""
+        return self.quote if len(self.separator) == 1 else None
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A UTF-8 file with one record per line, its columns, and what is known of it."""
+
+    path: Path
+    header: Sequence[str]
+    skip: int
+    """Lines before the first record."""
+    quoted: bool
+    """Whether a quotation mark occurs at all."""
+    folded: bool
+    """Whether line breaks inside records were replaced by `LINE_BREAK`."""
+
+
+def plain_text(path: Path, dialect: Dialect, workdir: Path) -> PlainText:
+    """Bring a file into the one form that is read further, copying it only if it must change."""
+    text = path
+    if not dialect.is_utf8 or dialect.escape:
+        text = _rewrite(path, dialect, workdir)
+    header, skip = _header(text, path.name, dialect)
+    quote = dialect.field_quote()
+    quoted = quote is not None and (not quote.isascii() or count(text, quote) > 0)
+    folded = _fold(text, path.name, len(header), dialect, workdir) if quoted else text
+    return PlainText(folded, header, skip, quoted, folded != text)
+
+
+def count(path: Path, character: str) -> int:
+    """How often an ASCII character occurs in a file."""
+    byte, found = character.encode("ascii"), 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found += block.count(byte)
+    return found
+
+
+def record_pattern(width: int, dialect: Dialect) -> str:
+    """A regular expression for a whole record of `width` fields; field k is in group 2k + 1 (quoted) or 2k + 2."""
+    s, q = re.escape(dialect.separator), re.escape(dialect.quote or "")
+    field = rf"(?:{q}((?:[^{q}]|{q}{q})*){q}|((?:[^{s}{q}\n][^{s}\n]*)?))"
+    return "^" + s.join([field] * width) + "$"
+
+
+def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
+    """A UTF-8 copy in which escaped quotes are doubled, made in blocks."""
+    target = workdir / f"{len(list(workdir.iterdir()))}-utf8-{path.name}"
+    escape, quote = dialect.escape, dialect.quote or ""
+    escaped = re.compile(re.escape(escape) + "(.)", re.DOTALL) if escape else None
+    try:
+        with (
+            path.open(encoding=dialect.encoding, newline="") as source,
+            target.open("w", encoding="utf-8", newline="") as copy,
+        ):
+            while block := source.read(BLOCK):
+                if escaped:
+                    while escape and block.endswith(escape) and (more := source.read(1)):
+                        block += more
+                    block = escaped.sub(lambda match: match[1] * 2 if match[1] == quote else match[1], block)
+                copy.write(block)
+    except LookupError:
+        remedy = "for example utf-8 or latin-1"
+        raise DataError(f"unknown encoding '{dialect.encoding}'", where=path.name, remedy=remedy) from None
+    except (UnicodeError, ValueError) as error:
+        raise not_decodable(path, path.name, dialect.encoding, error) from None
+    return target
+
+
+def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
+    """Column names, and how many lines at the top hold them."""
+    if dialect.header is not None:
+        return list(dialect.header), 0
+    with text.open("rb") as file:
+        first = file.readline(BLOCK)
+    if not first.strip():
+        raise DataError("is empty", where=name, remedy="expected a header line with column names")
+    try:
+        line = first.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise not_decodable(text, name, dialect.encoding, error) from None
+    if quote := dialect.field_quote():
+        names = next(csv.reader([line], delimiter=dialect.separator, quotechar=quote))
+    else:
+        names = line.split(dialect.separator)
+    if dialect.typed_header:
+        names = [part.rsplit(":", 1)[0] for part in names]
+    return [part.strip() for part in names], 1
+
+
+def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) -> Path:
+    """Put records that a line break in a quoted field spreads over several lines on one line.
+
+    Such a record begins and ends with lines that hold an odd number of quotes; two neighbouring such lines are joined
+    if together they are a record of the right width. Blank lines follow it, so that all others keep their numbers.
+    """
+    quotes = pl.col("line").str.count_matches(dialect.quote or "", literal=True)
+    lines = pl.scan_lines(text, row_index_name="_line", glob=False).filter(quotes % 2 == 1)
+    try:
+        odd = lines.select("_line").collect(engine="streaming")["_line"].to_list()
+    except pl.exceptions.ComputeError as error:
+        raise not_decodable(text, name, dialect.encoding, error) from None
+    if len(odd) < 2:
+        return text
+    target = workdir / f"{len(list(workdir.iterdir()))}-folded-{text.name}"
+    with text.open(encoding="utf-8", newline="\n") as source, target.open("w", encoding="utf-8", newline="") as copy:
+        copy.writelines(_folded(source, odd, re.compile(record_pattern(width, dialect))))
+    return target
+
+
+def _folded(lines: Iterator[str], odd: Sequence[int], record: re.Pattern[str]) -> Iterator[str]:
+    """Lines with broken records joined; `odd` numbers the lines with an odd number of quotes, in order."""
+    closing = dict(pairwise(odd))
+    waiting: list[str] = []
+    until = -1
+    for number, line in enumerate(lines):
+        waiting.append(line)
+        if number < until:
+            continue
+        if until >= 0 and record.match(joined := "".join(waiting).rstrip("\r\n")):
+            yield joined.replace("\r\n", LINE_BREAK).replace("\n", LINE_BREAK) + "\n" * len(waiting)
+            waiting, until = [], -1
+            continue
+        yield from waiting[:-1]  # bad lines, or none; this line may begin a record
+        waiting, until = [line], closing.get(number, -1)
+        if not number < until <= number + LONGEST_RECORD:
+            yield line
+            waiting, until = [], -1
+    yield from waiting
+
+
+def not_decodable(text: Path, name: str, encoding: str, error: Exception) -> DataError:
+    """Find the line that is not in the encoding; only called when reading has failed."""
+    remedy = "state the file's encoding, for example latin-1"
+    if encoding.lower().startswith(("utf-16", "utf16", "utf-32", "utf32")):  # lines cannot be told apart as bytes
+        return DataError(f"is not {encoding} ({error})", where=name, remedy=remedy)
+    with text.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode(encoding)
+            except UnicodeDecodeError as wrong:
+                byte = wrong.object[wrong.start]
+                return DataError(f"byte 0x{byte:02x} is not {encoding}", where=f"{name} line {number}", remedy=remedy)
+    return DataError(f"cannot be read ({error})", where=name, remedy="check that it is a text file")
