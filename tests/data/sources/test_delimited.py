@@ -1,7 +1,9 @@
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from paml.data.sources.delimited import Column, read_table
 from paml.data.sources.text import Dialect
@@ -94,3 +96,113 @@ def test_what_is_not_a_table(tmp_path: Path) -> None:
         read(tmp_path, "")
     with pytest.raises(DataError, match=r"log.csv: has no column 't'; known: r, u"):
         read(tmp_path, "u,r\na,5\n")
+
+
+def test_escaped_quotes_and_records_over_several_lines(tmp_path: Path) -> None:
+    dialect = Dialect(";", escape="\\", blanks=("NULL",))
+    text = 'u;r;t\n"a \\"b\\"";5;x\n"c\nd\r\n\ne";"4";"y"\n"f";3;NULL\nbad\n"g";2;z\n'
+    with pytest.raises(DataError, match=r"log.csv line 8: 1 fields where 3 are expected"):
+        read(tmp_path, text, dialect)
+    frame, bad = read(tmp_path, text, dialect, skip_bad_lines=True)
+    assert frame.rows() == [('a "b"', 5, ["x"]), ("c\nd\n\ne", 4, ["y"]), ("f", 3, None), ("g", 2, ["z"])]
+    assert bad == 1
+
+
+def test_a_lone_quote_swallows_no_good_line(tmp_path: Path) -> None:
+    text = 'u,r,t\n"a,5,x\nb,4,y\n"c",3,\nd",2,z\ne"f,1,z\n"g,,5\n'
+    frame, bad = read(tmp_path, text, skip_bad_lines=True)
+    assert frame["user"].to_list() == ["b", "c", 'd"', 'e"f']
+    assert bad == 2
+
+
+LINES = st.lists(
+    st.sampled_from(
+        ["a,5,x|y", "b,1.5,", "c,4", "d,5,x,y", "e,six,", ",5,x", " f , 3 , x ", "", "g,NULL,z", "h,4,NULL"]
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(LINES, st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_the_fast_reader_agrees_with_the_line_reader(tmp_path: Path, lines: list[str], end: str, blanks: bool) -> None:
+    """A quoted header changes nothing but the way: files with a quote are read line by line."""
+    dialect = Dialect(blanks=("NULL",) if blanks else ())
+    results = []
+    for header in ("u,r,t", '"u",r,t'):
+        text = end.join([header, *lines]) + end
+        try:
+            strict: object = read(tmp_path, text, dialect)[0].rows()
+        except DataError as error:
+            strict = str(error)
+        frame, bad = read(tmp_path, text, dialect, skip_bad_lines=True)
+        results.append((strict, frame.rows(), bad))
+    assert results[0] == results[1]
+
+
+def test_clean_text_is_read_by_polars_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(GOOD)
+    (work := tmp_path / "work").mkdir()
+    read_table(tmp_path / "log.csv", COLUMNS, PLAIN, work)
+    assert "_wrong" in pl.read_parquet(next(work.iterdir())).columns
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "difference"),
+    [
+        ("100", "160.5", 60.5),
+        ("2021-03-05 10:00:00", "2021-03-05 10:00:00.500", 0.5),
+        ("2021-03-05T10:00:00Z", "2021-03-05T10:01:00Z", 60),
+        ("2021-03-05", "2021-03-06", 86400),
+    ],
+)
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_times_are_numbers_or_iso_dates(tmp_path: Path, first: str, second: str, difference: float, quote: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"u,t\na,{quote}{first}{quote}\nb,{second}\n")
+    (work := tmp_path / "work").mkdir()
+    columns = {"t": Column("t", pl.Datetime())}
+    times = read_table(path, columns, PLAIN, work).frame.collect()["t"]
+    assert times[1] - times[0] == pytest.approx(difference)
+    path.write_text(f"u,t\na,{first}\nb,yesterday\n")
+    with pytest.raises(DataError, match=r"log.csv line 3: t 'yesterday' is not a (number|time like %Y-%m-%d)"):
+        read_table(path, columns, PLAIN, work)
+
+
+def test_parquet_of_any_types(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "u": pl.Series([1, 2, None], dtype=pl.Float64),
+            "r": [5, 1, 3],
+            "t": [["x", "y"], [], None],
+            "when": [datetime(2021, 3, 5, 10), datetime(2021, 3, 5, 11), None],
+            "yes": [True, False, None],
+        }
+    )
+    path = tmp_path / "log.parquet"
+    frame.write_parquet(path)
+    (work := tmp_path / "work").mkdir()
+    columns = {**COLUMNS, "when": Column("when", pl.Datetime()), "yes": Column("yes", pl.String())}
+    with pytest.raises(DataError, match=r"log.parquet row 3: u is blank"):
+        read_table(path, columns, PLAIN, work)
+    table = read_table(path, columns, PLAIN, work, skip_bad_lines=True)
+    assert table.bad_lines == 1
+    rows = table.frame.drop("_row").collect().rows()
+    assert [row[:3] for row in rows] == [("1", 5.0, ["x", "y"]), ("2", 1.0, [])]
+    assert rows[1][3] - rows[0][3] == 3600
+    assert [row[4] for row in rows] == ["true", "false"]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"log.parquet: is a damaged Parquet file"):
+        read_table(path, columns, PLAIN, work)
+
+
+def test_recbole_headers_state_types(tmp_path: Path) -> None:
+    dialect = Dialect("\t", None, typed_header=True)
+    assert read(tmp_path, "u:token\tr:float\tt:token_seq\na\t5\tx|y\nb\t1.5\t\n", dialect)[0].rows() == ROWS
+
+
+@pytest.mark.parametrize("magic", [b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd"])
+def test_compressed_text_is_refused(tmp_path: Path, magic: bytes) -> None:
+    with pytest.raises(DataError, match=r"log.csv: is a (gzip|zstandard) file, not text; unpack it first"):
+        read(tmp_path, magic)

@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+import paml
+from paml.data.describe import describe
+from paml.data.sources import LoadRequest
+from paml.data.sources.bookcrossing import BookCrossingSettings, load
+from paml.errors import PamlError
+from realdata import real_file
+
+PLACES = ["rome, lazio, italy", "york, england, united kingdom", "singapore, n/a, singapore"]
+BOOKS = [("0001", 'The \\"Quoted\\" Book', "A; B", "1999", "Smith &amp; Sons"), ("0002", "Plain", "C", "0", "D")]
+
+
+def old_form(folder: Path, users: int = 20) -> Path:
+    """The original dump: latin-1, semicolons, backslash escapes, CRLF, and a line break inside a location."""
+    folder.mkdir(exist_ok=True)
+    people = [f'"{u}";"{PLACES[u % 3]}";"{20 + u}"' for u in range(users)]
+    people += ['"100";"cernusco s\n, milan, italy";NULL', '"101";"m\xfcnchen, bayern, germany";"300"']
+    people += ['"102";"x, ?l\xb9skie, poland";"30"', '"103";"lisbon, , portugal";"30"']
+    head = '"ISBN";"Book-Title";"Book-Author";"Year-Of-Publication";"Publisher";"Image-URL-S"'
+    books = [";".join(f'"{part}"' for part in (*book, "http://x")) for book in BOOKS]
+    ids = [*range(users), 100, 101, 102, 103]
+    log = [f'"{u}";"000{i}";"{(u + i) % 11}"' for u in ids for i in (1, 2, 3) if (u + i) % 11 or u % 2]
+    for name, lines in (
+        ("BX-Users", ['"User-ID";"Location";"Age"', *people]),
+        ("BX-Books", [head, *books]),
+        ("BX-Book-Ratings", ['"User-ID";"ISBN";"Book-Rating"', *log]),
+    ):
+        (folder / f"{name}.csv").write_bytes("".join(line + "\r\n" for line in lines).encode("latin-1"))
+    return folder
+
+
+def new_form(folder: Path, old: Path) -> Path:
+    """The later form of the same data: UTF-8, commas, doubled quotes, blank ages."""
+    folder.mkdir()
+    for name in ("Users", "Books", "Book-Ratings"):
+        text = (old / f"BX-{name}.csv").read_bytes().decode("latin-1").replace("\r\n", "\n")
+        text = text.replace('\\"', '""').replace('";"', '","').replace('";NULL', '",')
+        (folder / f"{name.removeprefix('Book-')}.csv").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_both_forms_give_the_same_data(tmp_path: Path) -> None:
+    old = old_form(tmp_path / "old")
+    one = paml.prepare("bookcrossing", old, tmp_path / "a", cold_share=1)
+    two = paml.prepare("bookcrossing", new_form(tmp_path / "new", old), tmp_path / "b", cold_share=1)
+    for table in ("users", "items", "interactions"):
+        assert getattr(one, table)().collect().equals(getattr(two, table)().collect())
+
+
+def test_cleaning(tmp_path: Path) -> None:
+    data = paml.prepare("bookcrossing", old_form(tmp_path / "old"), tmp_path / "a", cold_share=1)
+    users = data.users().collect()
+    assert set(users["user"]) <= {str(u) for u in range(20)}  # blank age, age 300, garbled state, blank state
+    assert set(users["state"]) == {"lazio", "england", "n/a"}
+    items = data.items().collect()
+    assert items["item"].to_list() == ["0001", "0002", "0003"]
+    assert items.row(0, named=True) == {
+        "item": "0001",
+        "title": 'The "Quoted" Book',
+        "year": "1999",
+        "publisher": "Smith & Sons",
+        "author": "A; B",
+    }
+    assert items["year"].to_list() == ["1999", None, None]
+    assert data.interactions().collect()["target"].min() == 1
+    assert "implicit ratings (0) left out" in data.manifest.notes[0]
+    assert data.manifest.notes[1].startswith("1 rated books are not among")
+
+
+def test_a_record_over_two_lines_can_be_kept(tmp_path: Path) -> None:
+    data = paml.prepare(
+        "bookcrossing", old_form(tmp_path / "old"), tmp_path / "a", cold_share=1, drop_wrong_profiles=False
+    )
+    users = data.users().collect()
+    assert users.filter(users["user"] == "100").select("state", "country", "age").row(0) == ("milan", "italy", None)
+
+
+def test_implicit_ratings_count_as_log_data(tmp_path: Path) -> None:
+    folder = old_form(tmp_path / "old")
+    path = folder / "BX-Book-Ratings.csv"
+    path.write_bytes(path.read_bytes() + b"".join(b'"4";"0009%d";"0"\r\n' % k for k in range(9)))
+    data = paml.prepare("bookcrossing", folder, tmp_path / "a", cold_share=0.9)
+    assert "4" not in set(data.users().collect()["user"])
+
+
+def test_bad_lines_are_named_under_their_own_number(tmp_path: Path) -> None:
+    folder = old_form(tmp_path / "old")
+    path = folder / "BX-Users.csv"
+    path.write_bytes(path.read_bytes() + b'"104";"a, b, c"\r\n')
+    with pytest.raises(
+        PamlError, match=r"BX-Users.csv line 27: quotes that do not close, or not the 3 fields expected"
+    ):
+        paml.prepare("bookcrossing", folder, tmp_path / "a")
+    assert paml.prepare("bookcrossing", folder, tmp_path / "a", skip_bad_lines=True).manifest.source.bad_lines == 1
+
+
+def test_real_book_crossing(tmp_path: Path) -> None:
+    archive = real_file("BX-CSV-Dump.zip")
+    (tmp_path / "work").mkdir()
+    raw = load(LoadRequest(archive, BookCrossingSettings(), tmp_path / "work"))
+    ratings, users, items = (frame.collect() for frame in (raw.interactions, raw.users, raw.items))
+    assert (len(ratings), ratings["user"].n_unique(), ratings["item"].n_unique()) == (433_671, 77_805, 185_973)
+    assert (ratings["target"].min(), ratings["target"].max()) == (1, 10)
+    assert (len(users), users["age"].count(), users["_log"].sum()) == (278_858, 168_096, 1_149_780)
+    assert len(items) == 185_973
+    assert raw.notes[0].startswith("716,109 implicit ratings")
+    facts = describe(paml.prepare("bookcrossing", archive, tmp_path / "BX"))
+    assert (facts["users"], facts["items"]) == (7814, 185_973)
+    assert facts["groups"]["major"] == pytest.approx(0.668, abs=5e-4)
