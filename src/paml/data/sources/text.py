@@ -152,12 +152,19 @@ def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) ->
         return text
     target = workdir / f"{len(list(workdir.iterdir()))}-folded-{text.name}"
     with text.open(encoding="utf-8", newline="\n") as source, target.open("w", encoding="utf-8", newline="") as copy:
-        copy.writelines(_folded(source, odd, re.compile(record_pattern(width, dialect))))
+        s, q = re.escape(dialect.separator), re.escape(dialect.quote or "")
+        last_line = re.compile(rf"(?:[^{q}]|{q}{q})*{q}(?:{s}|\r?\n?$)")
+        copy.writelines(_folded(source, odd, last_line, re.compile(record_pattern(width, dialect))))
     return target
 
 
-def _folded(lines: Iterator[str], odd: Sequence[int], record: re.Pattern[str]) -> Iterator[str]:
-    """Lines with broken records joined; `odd` numbers the lines with an odd number of quotes, in order."""
+def _folded(
+    lines: Iterator[str], odd: Sequence[int], last_line: re.Pattern[str], record: re.Pattern[str]
+) -> Iterator[str]:
+    """Lines with broken records joined; `odd` numbers the lines with an odd number of quotes, in order.
+
+    `last_line` matches lines that close a quote, so that the whole is only tried where it may succeed.
+    """
     closing = dict(pairwise(odd))
     waiting: list[str] = []
     until = -1
@@ -165,7 +172,8 @@ def _folded(lines: Iterator[str], odd: Sequence[int], record: re.Pattern[str]) -
         waiting.append(line)
         if number < until:
             continue
-        if until >= 0 and record.match(joined := "".join(waiting).rstrip("\r\n")):
+        joined = "".join(waiting).rstrip("\r\n") if until >= 0 and last_line.match(line) else ""
+        if joined and record.match(joined):
             yield joined.replace("\r\n", LINE_BREAK).replace("\n", LINE_BREAK) + "\n" * len(waiting)
             waiting, until = [], -1
             continue
