@@ -276,10 +276,23 @@ def test_the_memory_reports_its_recall(index: str, world: paml.PreparedData, tmp
     assert summary["memory_recall"] == 1.0 if index == "exact" else summary["memory_recall"] > 0.5
 
 
+def test_fields_can_be_left_out(world: paml.PreparedData, tmp_path: Path) -> None:
+    settings = {**QUICK, "leave_out": "user.zip,item.genre,item.year"}
+    run = paml.train(world, "reg_paml", out=tmp_path / "run", settings=settings)
+    assert [field.name for field in run.settings.fields.user] == ["gender", "age", "occupation"]
+    assert [field.name for field in run.settings.fields.features("item")] == ["director"]
+    assert run.learner.network.user.width == 3 * run.settings.recipe.embedding_size
+    assert len(paml.load(run.path).evaluate()) == len(run.evaluate())
+    with pytest.raises(SettingsError, match=r"no field 'item.gender' to leave out; did you mean 'item.genre'"):
+        paml.train(world, out=tmp_path / "other", leave_out="item.gender")
+
+
 def test_recipes() -> None:
     assert recipe_names() == ["default", "paper"]
     assert load_recipe("paper", "reg_paml", {}) == Recipe()
     assert load_recipe("paper", "paml", {}).outer_rate == 5e-6
+    assert load_recipe("paper", "paml", {}, "ml-1m").leave_out == ("item.year",)
+    assert load_recipe("paper", "paml", {"leave_out": ""}, "ml-1m").leave_out == ()
     with pytest.raises(SettingsError, match="unknown recipe 'papper'; did you mean 'paper'"):
         load_recipe("papper", "paml", {})
     with pytest.raises(SettingsError, match="unknown setting 'epoch'; did you mean 'epochs'"):

@@ -10,7 +10,7 @@
 | reg_paml | alpha'(h)                                  | query loss + gamma * gradient norm^2 * alpha |
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,12 +84,12 @@ class DataShape:
     training_mean: float
 
     @classmethod
-    def of(cls, data: PreparedData) -> "DataShape":
-        """The shape of a prepared data set; reads training rows only."""
+    def of(cls, data: PreparedData, leave_out: Sequence[str] = ()) -> "DataShape":
+        """The shape of a prepared data set, some fields left out; reads training rows only."""
         end = int(data.array("offsets")[data.manifest.splits["train"][1]])
         mean = float(data.array("target")[:end].mean(dtype=np.float64))
         known = int(_met_in_training(data).sum())
-        return cls(data.schema, data.manifest.vocabulary, data.manifest.items, known, mean)
+        return cls(data.schema.without(leave_out), data.manifest.vocabulary, data.manifest.items, known, mean)
 
 
 def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Learner:

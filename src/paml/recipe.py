@@ -1,6 +1,7 @@
 """Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`.
 
-A recipe file has settings at the top, and tables `[method.NAME]` for what differs by method.
+A recipe file has settings at the top, and tables `[source.NAME]` and `[method.NAME]` for what differs by data set and
+by method.
 """
 
 import tomllib
@@ -14,17 +15,19 @@ from paml.errors import SettingsError, nearest
 from paml.settings import Settings, build
 
 
-def _parse_sizes(value: Any) -> Any:
-    """`"320,192"` -> two sizes."""
+def _parse_list(value: Any) -> Any:
+    """`"320,192"` -> two parts."""
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
-Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_sizes)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_list)]
 
 
 class Recipe(Settings):
     """Settings of a training run; the defaults are the paper's table of hyper-parameters (Tab. 9)."""
 
+    leave_out: Names = Field((), description="fields that are no inputs, such as item.year,user.zip")
     embedding_size: int = Field(32, gt=0, description="size of each field's embedding")
     hidden: Sizes = Field((320, 192), min_length=1, description="sizes of the hidden decision layers, such as 320,192")
     head: Literal["auto", "value", "classes", "click"] = Field(
@@ -71,10 +74,10 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
 
 
-def load_recipe(name: str, method: str, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe called `name`, as it is for `method`, with some settings replaced."""
+def load_recipe(name: str, method: str, overrides: Mapping[str, Any], source: str = "") -> Recipe:
+    """The recipe called `name`, as it is for a method and a data set's source, with some settings replaced."""
     if name not in recipe_names():
         raise SettingsError(f"unknown recipe '{name}'", remedy=nearest(name, recipe_names()))
     values = tomllib.loads(files("paml").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8"))
-    by_method = values.pop("method", {})
-    return build(Recipe, {**values, **by_method.get(method, {}), **overrides})
+    by_source, by_method = values.pop("source", {}), values.pop("method", {})
+    return build(Recipe, {**values, **by_source.get(source, {}), **by_method.get(method, {}), **overrides})

@@ -58,8 +58,8 @@ def train(
     """
     data = data if isinstance(data, PreparedData) else PreparedData.open(data)
     find_method(method)
-    values = load_recipe(recipe, method, {**(settings or {}), **more})
-    shape = DataShape.of(data)
+    values = load_recipe(recipe, method, {**(settings or {}), **more}, data.manifest.source.name)
+    shape = DataShape.of(data, values.leave_out)
     folder = Path(out) if out is not None else DEFAULT_FOLDER / f"{data.manifest.source.name}-{method}-{recipe}-{seed}"
     wanted = RunSettings(
         created_by=f"paml {version('paml')}",
@@ -156,7 +156,7 @@ class _Trainer:
         self._optimizer = kinds[settings.recipe.optimizer](
             parameters, lr=settings.recipe.outer_rate, weight_decay=settings.recipe.weight_decay, fused=True
         )
-        self._loader, self._tasks = Loader(data, device), Tasks.of(data, "train")
+        self._loader, self._tasks = Loader(data, device, schema=settings.fields), Tasks.of(data, "train")
         self._rng = np.random.default_rng([settings.seed, 3])
         self._position = _Position(generator=_generator_state(self._rng))
         self._best: dict[str, Tensor] = self._copy_of_weights()

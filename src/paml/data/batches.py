@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paml.data.features import Features, FeatureTable
 from paml.data.prepared import PreparedData
+from paml.data.schema import Schema
 from paml.data.tasks import Block, TaskBatch
 
 
@@ -37,13 +38,17 @@ class TensorBatch:
 
 
 class Loader:
-    """Turns task batches of one data set into tensors on a device."""
+    """Turns task batches of one data set into tensors on a device; a schema says which fields are wanted."""
 
     def __init__(
-        self, data: PreparedData, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        data: PreparedData,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        schema: Schema | None = None,
     ) -> None:
-        self._users, self._items = FeatureTable(data, "user"), FeatureTable(data, "item")
-        self._context = FeatureTable(data, "context") if data.schema.features("context") else None
+        self._users, self._items, context = (FeatureTable(data, side, schema) for side in ("user", "item", "context"))
+        self._context = context if context.fields else None
         self._item, self._target = data.array("item"), data.array("target")
         self._device, self._dtype = torch.device(device), dtype
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paml.data.prepared import PreparedData, Side
-from paml.data.schema import Field, Kind
+from paml.data.schema import Field, Kind, Schema
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Features:
 
 
 class FeatureTable:
-    """All encoded fields of one side; `rows` looks some up, with no work per row in Python."""
+    """The encoded fields of one side that a schema has; `rows` looks some up, with no work per row in Python."""
 
-    def __init__(self, data: PreparedData, side: Side) -> None:
-        self.fields: tuple[Field, ...] = data.schema.features(side)
+    def __init__(self, data: PreparedData, side: Side, schema: Schema | None = None) -> None:
+        self.fields: tuple[Field, ...] = (schema or data.schema).features(side)
         self._arrays = {field.name: data.array(f"{side}.{field.name}") for field in self.fields}
         self._offsets = {
             field.name: data.array(f"{side}.{field.name}.offsets") for field in self.fields if field.kind is Kind.MULTI

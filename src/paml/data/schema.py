@@ -5,12 +5,14 @@ set is named outside its source.
 """
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 import polars as pl
 from pydantic import AfterValidator, Field as Described, model_validator
 
+from paml.errors import SettingsError, nearest
 from paml.settings import Settings
 
 
@@ -37,6 +39,8 @@ DTYPES: dict[Kind, pl.DataType] = {
 
 CLICK_WEIGHTS = (0.1, 0.9)
 """Of an item not clicked and clicked, in the weighted entropy loss (paper, Sec. D.6)."""
+
+SIDES = ("user", "item", "context")
 
 RESERVED = frozenset({"user", "item", "target", "time", "split", "group", "query", "support_rows", "query_rows"})
 """Column names of the prepared tables; a field cannot take one of them."""
@@ -151,12 +155,23 @@ class Schema(Settings):
         for field in (*self.user, *self.context):
             if field.derived is not None:
                 raise ValueError(f"derived fields of items only, not '{field.name}'")
-        for side in ("user", "item", "context"):
+        for side in SIDES:
             names = [field.name for field in getattr(self, side)]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"each {side} field once, not '{twice[0]}' twice")
         return self
+
+    def without(self, names: Sequence[str]) -> "Schema":
+        """The schema without some fields, each named with its side: `item.year`."""
+        known = {f"{side}.{field.name}" for side in SIDES for field in getattr(self, side)}
+        for name in names:
+            if name not in known:
+                raise SettingsError(f"there is no field '{name}' to leave out", remedy=nearest(name, known))
+        kept = {
+            side: tuple(field for field in getattr(self, side) if f"{side}.{field.name}" not in names) for side in SIDES
+        }
+        return self.model_copy(update=kept)
 
     def features(self, side: Literal["user", "item", "context"]) -> tuple[Field, ...]:
         """The fields of a side that are inputs: all but identifiers."""
