@@ -1,0 +1,24 @@
+"""Honest baselines: predictors that a method must beat to be worth anything.
+
+Each is fitted on the rows of training users and tuned on validation users; a new user is folded in from the support
+rows alone (`retrained_mf`, the reference, is fitted again instead).
+"""
+
+from paml.baselines.means import SHRINKAGES, BiasModel, training_mean, tuned_bias
+from paml.baselines.registry import BASELINES, Baseline, baselines_for, find_baseline
+from paml.baselines.rows import Fitted, Predictor, SplitRows, reweighted
+
+__all__ = [
+    "BASELINES",
+    "SHRINKAGES",
+    "Baseline",
+    "BiasModel",
+    "Fitted",
+    "Predictor",
+    "SplitRows",
+    "baselines_for",
+    "find_baseline",
+    "reweighted",
+    "training_mean",
+    "tuned_bias",
+]

@@ -1,0 +1,151 @@
+"""Gradient boosting (LightGBM) on profile, content, context and statistics of the support set.
+
+Trained on episodes: each training user's rows are split anew into support and query rows, statistics come from the
+former (`paml.baselines.statistics`), and the trees learn what the bias prediction lacks on the latter. The number of
+trees is where the loss on validation users stops falling.
+
+Legend: N rows, P picked rows, F features.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import expit, logit
+
+from paml.baselines.rows import Fitted, Setting, SplitRows, to_target, tune
+from paml.baselines.statistics import Statistics, Values, places, training_episodes
+from paml.data.prepared import PreparedData
+from paml.data.schema import Kind, Target
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+GRID: tuple[dict[str, Setting], ...] = (
+    {"leaves": 31, "rows_per_leaf": 200},
+    {"leaves": 15, "rows_per_leaf": 100},
+)
+LEARNING_RATE, MOST_TREES, PATIENCE = 0.05, 500, 30
+TREES_UNSEEN = 150  # where there are no validation users to say when to stop
+MOST_CODES = 255  # a categorical field with more values has no column: trees would know single training users by it
+MOST_HOT = 32  # a multi-valued field with more values is known by its statistics alone
+
+
+@dataclass(frozen=True)
+class Table:
+    """Features of some rows, and which columns hold codes."""
+
+    matrix_PF: np.ndarray
+    categorical: list[int]
+    start_P: np.ndarray
+    """What the trees start from: the bias prediction of a rating, the log-odds of the training rate of a click."""
+
+
+class Tabulator:
+    """Makes the tables, of training rows and of new users' rows alike."""
+
+    def __init__(self, data: PreparedData) -> None:
+        self._data, self._statistics = data, Statistics(data)
+
+    def table(self, rows: SplitRows, pick_P: np.ndarray, *, own: bool) -> Table:
+        """Features of the picked rows; `own`: they are training rows."""
+        columns = self._statistics.columns(rows, pick_P, own=own)
+        click = self._data.schema.target.kind == "click"
+        start_P = (
+            np.full(len(pick_P), logit(np.clip(self._statistics.mean, 1e-3, 1 - 1e-3))) if click else columns["bias"]
+        )
+        categorical: list[int] = []
+        for side, place_P in places(rows, pick_P).items():
+            for field in self._data.schema.features(side):
+                name = f"{side}.{field.name}"
+                size = self._data.manifest.vocabulary.get(name, 0)
+                if field.kind is Kind.MULTI:
+                    columns |= _hot(Values.of(self._data, side, field), place_P) if size <= MOST_HOT else {}
+                elif size <= MOST_CODES:
+                    categorical += [len(columns)] if field.kind is Kind.CATEGORICAL else []
+                    columns[name] = self._data.array(name)[place_P]
+        matrix_PF = np.stack([column.astype(np.float32) for column in columns.values()], axis=1)
+        return Table(matrix_PF, categorical, start_P)
+
+
+def _hot(values: Values, place_P: np.ndarray) -> dict[str, np.ndarray]:
+    """One column per known value of a multi-valued field: whether the list holds it."""
+    hot_VP = np.zeros((values.size, len(place_P)), dtype=np.float32)
+    row_E, code_E = values.pairs(place_P)
+    hot_VP[code_E, row_E] = 1.0
+    return {f"{values.name}.{code}": hot_VP[code] for code in range(1, values.size)}
+
+
+@dataclass(frozen=True)
+class BoostedTrees:
+    """Fitted trees, added to what they started from."""
+
+    booster: "Booster"
+    tabulator: Tabulator
+    target: Target
+
+    def predict(self, rows: SplitRows) -> np.ndarray:
+        """The bias, or the training rate, for rows that are not asked for."""
+        pick_Q = np.flatnonzero(rows.query_N)
+        table = self.tabulator.table(rows, pick_Q, own=False)
+        prediction_N = np.zeros(len(rows.query_N))
+        prediction_N[pick_Q] = self.output(self.booster.predict(table.matrix_PF, raw_score=True) + table.start_P)
+        return prediction_N
+
+    def output(self, raw_P: np.ndarray) -> np.ndarray:
+        """Ratings as they are, log-odds as probabilities."""
+        output_P: np.ndarray = expit(raw_P) if self.target.kind == "click" else raw_P
+        return output_P
+
+
+def fit_lightgbm(data: PreparedData, seed: int) -> Fitted:
+    """Trees for ratings (squared error) or clicks (entropy), by the grid above."""
+    import lightgbm
+
+    tabulator, target = Tabulator(data), data.schema.target
+    episodes = training_episodes(data, np.random.default_rng(seed))
+    tables = [tabulator.table(episode.rows, episode.pick_P, own=True) for episode in episodes]
+    train = lightgbm.Dataset(
+        np.concatenate([table.matrix_PF for table in tables]),
+        np.concatenate([episode.rows.target_N[episode.pick_P] for episode in episodes]),
+        weight=np.concatenate([episode.weight_P for episode in episodes]),
+        init_score=np.concatenate([table.start_P for table in tables]),
+        categorical_feature=tables[0].categorical,
+        params={"verbosity": -1, "feature_pre_filter": False, "max_bin": 63},
+    )
+    validation = SplitRows.of(data, "validation")
+    query_Q = np.flatnonzero(validation.query_N)
+    table = tabulator.table(validation, query_Q, own=False)
+    watched = lightgbm.Dataset(table.matrix_PF, validation.target_N[query_Q], init_score=table.start_P, reference=train)
+
+    def validation_loss(prediction_Q: np.ndarray, _: lightgbm.Dataset) -> tuple[str, float, bool]:
+        prediction_N = np.zeros(len(validation.query_N))
+        prediction_N[query_Q] = to_target(prediction_Q, target)
+        return "loss", validation.loss(target, prediction_N), False
+
+    def fit(leaves: int, rows_per_leaf: int) -> BoostedTrees:
+        settings = {
+            "objective": "binary" if target.kind == "click" else "regression",
+            "metric": "none",
+            "learning_rate": LEARNING_RATE,
+            "num_leaves": leaves,
+            "min_data_in_leaf": rows_per_leaf,
+            "feature_fraction": 0.7,
+            "bagging_fraction": 0.5,
+            "bagging_freq": 1,
+            "seed": seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+            "feature_pre_filter": False,
+            "max_bin": 63,
+        }
+        if not validation.users:
+            return BoostedTrees(lightgbm.train(settings, train, TREES_UNSEEN), tabulator, target)
+        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+        booster = lightgbm.train(
+            settings, train, MOST_TREES, valid_sets=[watched], feval=validation_loss, callbacks=[stop]
+        )
+        return BoostedTrees(booster, tabulator, target)
+
+    return tune(data, GRID, fit, lambda trees: {"trees": trees.booster.best_iteration or TREES_UNSEEN})

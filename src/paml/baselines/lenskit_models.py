@@ -1,0 +1,183 @@
+"""LensKit's matrix factorisation and item neighbours: code that is not ours, given the same support sets.
+
+A new user is scored through LensKit's own query history. Its interface scores one user per call, so there is a loop
+over users here, with one call for each user's query items (about a thousand users per second). What LensKit has no
+score for, items that nobody rated in training and users without a known rating, gets the item + user bias.
+
+Legend: N rows, U users.
+"""
+
+import warnings
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from paml.baselines.means import BiasModel, tuned_bias
+from paml.baselines.rows import Fitted, Setting, SplitRows, tune
+from paml.data.prepared import PreparedData
+
+if TYPE_CHECKING:
+    from lenskit.als import BiasedMFScorer
+    from lenskit.data import Dataset
+    from lenskit.funksvd import FunkSVDScorer
+    from lenskit.knn import ItemKNNScorer
+
+FACTORISATION_GRID: tuple[dict[str, Setting], ...] = (
+    {"features": 64, "regularisation": 0.12},
+    {"features": 64, "regularisation": 0.1},
+    {"features": 32, "regularisation": 0.1},
+    {"features": 32, "regularisation": 0.15},
+    {"features": 16, "regularisation": 0.2},
+)
+NEIGHBOUR_GRID: tuple[dict[str, Setting], ...] = (
+    {"neighbours": 20, "least_neighbours": 3, "min_similarity": 1e-6},
+    {"neighbours": 20, "least_neighbours": 1, "min_similarity": 1e-6},
+    {"neighbours": 10, "least_neighbours": 3, "min_similarity": 1e-6},
+    {"neighbours": 40, "least_neighbours": 3, "min_similarity": 1e-6},
+    {"neighbours": 40, "least_neighbours": 5, "min_similarity": 1e-6},
+    {"neighbours": 20, "least_neighbours": 3, "min_similarity": 0.01},
+)
+RETRAINED_GRID: tuple[dict[str, Setting], ...] = (
+    {"solver": "als", "features": 64, "regularisation": 0.12},
+    {"solver": "als", "features": 32, "regularisation": 0.15},
+    {"solver": "sgd", "features": 32, "regularisation": 0.03, "learning_rate": 0.007, "epochs": 30},
+    {"solver": "sgd", "features": 64, "regularisation": 0.05, "learning_rate": 0.005, "epochs": 50},
+)
+
+
+@dataclass(frozen=True)
+class LensKitModel:
+    """A trained LensKit scorer and what stands in where it has no score."""
+
+    scorer: "BiasedMFScorer | FunkSVDScorer | ItemKNNScorer"
+    stand_in: BiasModel
+
+    def predict(self, rows: SplitRows) -> np.ndarray:
+        """Scores of each user's query items, given the known support ratings of items that LensKit knows."""
+        from lenskit.data import ItemList, RecQuery
+
+        prediction_N = self.stand_in.predict(rows)
+        # LensKit 2025.8's item neighbours panic on a rated item that is not in their vocabulary.
+        known_N = rows.support_N & np.isin(rows.item_N, self.scorer.items.ids())
+        end_U = np.cumsum(np.bincount(rows.user_N, minlength=rows.users))
+        for user, user_rows in enumerate(np.split(np.arange(len(rows.user_N)), end_U[:-1]), rows.first_user):
+            rated, asked = user_rows[known_N[user_rows]], user_rows[rows.query_N[user_rows]]
+            if not len(rated):
+                continue
+            history = ItemList(item_ids=rows.item_N[rated], rating=rows.target_N[rated])
+            query = RecQuery(user_id=user, history_items=history)
+            scores = self.scorer(query, ItemList(item_ids=rows.item_N[asked])).scores()
+            assert scores is not None
+            prediction_N[asked] = np.where(np.isfinite(scores), scores, prediction_N[asked])
+        return prediction_N
+
+
+@dataclass(frozen=True)
+class RetrainedModel:
+    """A factorisation fitted anew on training rows and known support rows, as those must who cannot fold users in."""
+
+    data: PreparedData
+    settings: dict[str, Setting]
+    seed: int
+    stand_in: BiasModel
+
+    def predict(self, rows: SplitRows) -> np.ndarray:
+        """Fit with these users among the others, then score their query items."""
+        return LensKitModel(self.refit(rows), self.stand_in).predict(rows)
+
+    def refit(self, rows: SplitRows) -> "BiasedMFScorer | FunkSVDScorer":
+        """What has to be done whenever new users arrive."""
+        return _factorisation(_dataset(self.data, rows), self.seed, **self.settings)  # type: ignore[arg-type]
+
+
+def fit_factorisation(data: PreparedData, seed: int) -> Fitted:
+    """Biased matrix factorisation by alternating least squares; new users are folded in."""
+    _start_lenskit()
+    dataset, stand_in = _dataset(data), tuned_bias(data)
+
+    def fit(features: int, regularisation: float) -> LensKitModel:
+        return LensKitModel(_factorisation(dataset, seed, "als", features, regularisation), stand_in)
+
+    return tune(data, FACTORISATION_GRID, fit)
+
+
+def fit_neighbours(data: PreparedData, seed: int) -> Fitted:
+    """Item neighbours by the cosine of item-centred ratings, weighted by it.
+
+    An item with fewer than `least_neighbours` rated neighbours gets the bias: users with few ratings need that.
+    """
+    _start_lenskit()
+    from lenskit.knn import ItemKNNScorer
+
+    dataset, stand_in = _dataset(data), tuned_bias(data)
+
+    def fit(neighbours: int, least_neighbours: int, min_similarity: float) -> LensKitModel:
+        scorer = ItemKNNScorer(
+            max_nbrs=neighbours, min_nbrs=least_neighbours, min_sim=min_similarity, feedback="explicit"
+        )
+        scorer.train(dataset)
+        return LensKitModel(scorer, stand_in)
+
+    return tune(data, NEIGHBOUR_GRID, fit)
+
+
+def fit_retrained(data: PreparedData, seed: int) -> Fitted:
+    """The factorisation that is best when fitted again with the new users' support rows: the reference."""
+    _start_lenskit()
+    stand_in = tuned_bias(data)
+    fitted = tune(data, RETRAINED_GRID, lambda **settings: RetrainedModel(data, settings, seed, stand_in))
+    started = perf_counter()
+    RetrainedModel(data, fitted.chosen, seed, stand_in).refit(SplitRows.of(data, "validation"))
+    return replace(fitted, refit_seconds=perf_counter() - started)
+
+
+def _factorisation(
+    dataset: "Dataset",
+    seed: int,
+    solver: str,
+    features: int,
+    regularisation: float,
+    learning_rate: float = 0.005,
+    epochs: int = 10,
+) -> "BiasedMFScorer | FunkSVDScorer":
+    """Train LensKit's biased factorisation: alternating least squares, or gradient descent feature by feature."""
+    from lenskit.als import BiasedMFScorer
+    from lenskit.funksvd import FunkSVDScorer
+    from lenskit.training import TrainingOptions
+
+    size = {"embedding_size": features, "regularization": regularisation, "epochs": epochs}
+    scorer = BiasedMFScorer(**size) if solver == "als" else FunkSVDScorer(**size, learning_rate=learning_rate)
+    scorer.train(dataset, TrainingOptions(rng=seed))
+    return scorer
+
+
+def _dataset(data: PreparedData, new: SplitRows | None = None) -> "Dataset":
+    """All ratings of training users and, where new users are given, their known support ratings."""
+    import pandas as pd
+    from lenskit.data import from_interactions_df
+
+    def frame(rows: SplitRows, known_N: np.ndarray) -> pd.DataFrame:
+        columns = {"user_id": rows.user_N + rows.first_user, "item_id": rows.item_N, "rating": rows.target_N}
+        return pd.DataFrame({name: value_N[known_N] for name, value_N in columns.items()})
+
+    train = SplitRows.of(data, "train")
+    frames = [frame(train, np.ones(len(train.user_N), dtype=bool))]
+    if new is not None and new.support_N.any():
+        frames.append(frame(new, new.support_N))
+    return from_interactions_df(pd.concat(frames, ignore_index=True))
+
+
+def _start_lenskit() -> None:
+    """Let LensKit set up its threads, and undo what it does to those of PyTorch and of the matrix products."""
+    from lenskit.parallel import ensure_parallel_init
+    from threadpoolctl import threadpool_limits
+
+    threads, sharing = torch.get_num_threads(), torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(), threadpool_limits(None):
+        warnings.filterwarnings("ignore", "failed to set", RuntimeWarning)  # PyTorch was at work before: as we want it
+        ensure_parallel_init()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(threads)
+    torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]

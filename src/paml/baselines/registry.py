@@ -1,0 +1,69 @@
+"""All baselines, in the order of tables."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from paml.baselines.boosting import fit_lightgbm
+from paml.baselines.lenskit_models import fit_factorisation, fit_neighbours, fit_retrained
+from paml.baselines.logistic import fit_logistic
+from paml.baselines.means import fit_bias, fit_constant, fit_item_mean, fit_user_mean
+from paml.baselines.rows import Fitted
+from paml.data.prepared import PreparedData
+from paml.errors import SettingsError, nearest
+
+RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A predictor to be beaten, or a reference that knows more than a method may."""
+
+    name: str
+    label: str
+    """For tables."""
+    kinds: frozenset[str]
+    """Kinds of target that it predicts."""
+    fitting: Callable[[PreparedData, int], Fitted]
+    needs: str | None = None
+    """A package beyond paml's own dependencies."""
+    reference: bool = False
+    """Stands above the line: fitted with the test users' support rows among the training rows."""
+
+    def fit(self, data: PreparedData, seed: int = 0) -> Fitted:
+        """Fit on training users, choose settings on validation users."""
+        if data.schema.target.kind not in self.kinds:
+            wrong = f"the baseline '{self.name}' does not predict a {data.schema.target.kind}"
+            raise SettingsError(wrong, remedy=f"choose from {', '.join(baselines_for(data.schema.target.kind))}")
+        if self.needs is not None and find_spec(self.needs) is None:
+            missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
+            raise SettingsError(missing, remedy="pip install 'paml[baselines]'")
+        return self.fitting(data, seed)
+
+
+_ALL = (
+    Baseline("training_mean", "training mean", RATING, fit_constant),
+    Baseline("user_mean", "user's mean", RATING, fit_user_mean),
+    Baseline("item_mean", "item's mean", RATING, fit_item_mean),
+    Baseline("bias", "item + user bias", RATING, fit_bias),
+    Baseline("lenskit_mf", "matrix factorisation, folded in (LensKit)", RATING, fit_factorisation, "lenskit"),
+    Baseline("lenskit_knn", "item neighbours (LensKit)", RATING, fit_neighbours, "lenskit"),
+    Baseline("constant_rate", "training rate", CLICK, fit_constant),
+    Baseline("user_rate", "user's rate", CLICK, fit_user_mean),
+    Baseline("logistic", "logistic regression", CLICK, fit_logistic, "sklearn"),
+    Baseline("lightgbm", "gradient boosting (LightGBM)", RATING | CLICK, fit_lightgbm, "lightgbm"),
+    Baseline("retrained_mf", "matrix factorisation, retrained (LensKit)", RATING, fit_retrained, "lenskit", True),
+)
+BASELINES: dict[str, Baseline] = {baseline.name: baseline for baseline in _ALL}
+
+
+def baselines_for(kind: str) -> dict[str, Baseline]:
+    """The baselines for ratings, or for clicks."""
+    return {name: baseline for name, baseline in BASELINES.items() if kind in baseline.kinds}
+
+
+def find_baseline(name: str) -> Baseline:
+    """The baseline called `name`, or an error that lists the known ones."""
+    if name not in BASELINES:
+        raise SettingsError(f"unknown baseline '{name}'", remedy=nearest(name, BASELINES))
+    return BASELINES[name]

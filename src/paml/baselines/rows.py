@@ -1,0 +1,185 @@
+"""What every baseline takes and gives: a split's rows, predictions on the target's scale, and how settings are chosen.
+
+Legend: N all rows of a split, Q its query rows, U its users.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+
+from paml.data.prepared import PreparedData
+from paml.data.schema import CLICK_WEIGHTS, Target
+from paml.data.tasks import Tasks
+from paml.metrics import squared_error, weighted_entropy
+
+Split = Literal["train", "validation", "test"]
+Setting = float | int | str
+EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are pressed
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """A split's rows, flat and ordered by user, with the user of each and whether it is a query row."""
+
+    item_N: np.ndarray
+    target_N: np.ndarray
+    user_N: np.ndarray
+    """Number of the row's user within the split; `first_user` leads to the data set's arrays."""
+    query_N: np.ndarray
+    first_user: int = 0
+    first_row: int = 0
+    shots: int | None = None
+    """How many support rows of each user a predictor may use; None: all of them."""
+
+    @classmethod
+    def of(cls, data: PreparedData, split: Split) -> "SplitRows":
+        """Views of the flat arrays: a split is a slice."""
+        tasks = Tasks.of(data, split)
+        rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
+        return cls(
+            item_N=data.array("item")[rows],
+            target_N=data.array("target")[rows],
+            user_N=np.repeat(np.arange(len(tasks)), np.diff(tasks.offsets)),
+            query_N=tasks.query_mask(),
+            first_user=tasks.first,
+            first_row=rows.start,
+        )
+
+    @property
+    def users(self) -> int:
+        """How many users there are."""
+        return int(self.user_N[-1]) + 1 if len(self.user_N) else 0
+
+    @cached_property
+    def support_N(self) -> np.ndarray:
+        """The rows that a predictor may use: support rows, the first `shots` of each user."""
+        support_N = ~self.query_N
+        if self.shots is None:
+            return support_N
+        before_U = np.bincount(self.user_N, weights=support_N, minlength=self.users).cumsum()
+        first_U = np.concatenate([[0], before_U])[: self.users]
+        place_N = np.cumsum(support_N) - support_N - first_U[self.user_N]
+        known_N: np.ndarray = support_N & (place_N < self.shots)
+        return known_N
+
+    def with_shots(self, k: int) -> "SplitRows":
+        """The same query rows with only the first k support rows of each user known (0 allowed), for k-shot curves."""
+        return replace(self, shots=k)
+
+    def user_sum(self, value_N: np.ndarray) -> np.ndarray:
+        """Sum per user over the known support rows."""
+        chosen = self.support_N
+        return np.bincount(self.user_N[chosen], weights=value_N[chosen], minlength=self.users)
+
+    def query_count(self) -> np.ndarray:
+        """Query rows per user."""
+        return np.bincount(self.user_N[self.query_N], minlength=self.users)
+
+    def query_error(self, prediction_N: np.ndarray) -> np.ndarray:
+        """Each user's squared error on the query rows."""
+        return squared_error(self.target_N[self.query_N], prediction_N[self.query_N], self.query_count())
+
+    def loss(self, target: Target, prediction_N: np.ndarray) -> float:
+        """What settings are chosen by: mean over users of the MSE, or of the NEL, on query rows; NaN without users."""
+        if not self.users:
+            return float("nan")
+        if target.kind == "rating":
+            return float(self.query_error(prediction_N).mean())
+        target_Q, prediction_Q = self.target_N[self.query_N], prediction_N[self.query_N]
+        return float(weighted_entropy(target_Q, prediction_Q, self.query_count()).mean())
+
+
+class Predictor(Protocol):
+    """Something fitted that predicts; it reads targets of the known support rows alone."""
+
+    def predict(self, rows: SplitRows) -> np.ndarray:
+        """One prediction per row; only those of query rows count."""
+
+
+PredictorT = TypeVar("PredictorT", bound=Predictor)
+
+
+def on_scale(prediction_N: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Predictions brought between low and high without losing their order, which clipping would (nDCG looks at it).
+
+    Beyond a hundredth of the scale from an end, the way to that end is covered exponentially slower and slower.
+    """
+    edge = EDGE * (high - low)
+    over_N = np.maximum(prediction_N - (high - edge), 0)
+    under_N = np.maximum((low + edge) - prediction_N, 0)
+    inside_N = np.clip(prediction_N, low + edge, high - edge)
+    pressed_N: np.ndarray = inside_N - edge * np.expm1(-over_N / edge) + edge * np.expm1(-under_N / edge)
+    return np.asarray(np.clip(pressed_N, low, high))  # against the last bit of rounding
+
+
+def reweighted(p_N: np.ndarray, weights: tuple[float, float] = CLICK_WEIGHTS) -> np.ndarray:
+    """The prediction that minimises the weighted entropy where a click has probability p.
+
+    -w1 p log(q) - w0 (1 - p) log(1 - q) is least at q = w1 p / (w1 p + w0 (1 - p)). Without this step, a predictor
+    that was fitted without the weights would lose to one that was fitted with them only for knowing the truth.
+    """
+    w0, w1 = weights
+    q_N: np.ndarray = w1 * p_N / (w1 * p_N + w0 * (1 - p_N))
+    return q_N
+
+
+def to_target(raw_N: np.ndarray, target: Target) -> np.ndarray:
+    """Raw ratings or probabilities in the form that the metrics ask for: on the scale, or reweighted."""
+    if target.kind == "click":
+        return reweighted(np.clip(np.asarray(raw_N, dtype=np.float64), 1e-6, 1 - 1e-6))
+    return on_scale(np.asarray(raw_N, dtype=np.float64), target.low, target.high)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A predictor of raw ratings or probabilities, its predictions in the form that the metrics ask for."""
+
+    raw: Predictor
+    target: Target
+
+    def predict(self, rows: SplitRows) -> np.ndarray:
+        """One prediction per row."""
+        return to_target(self.raw.predict(rows), self.target)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted baseline: the predictor, the settings chosen on validation users, all that were tried, and the time."""
+
+    predictor: Predictor
+    chosen: dict[str, Setting]
+    tried: list[dict[str, Setting]]
+    """Settings with the `loss` they reached on validation users."""
+    seconds: float
+    """Of fitting, tuning included."""
+    refit_seconds: float | None = None
+    """What new users cost a method that cannot fold them in: it is fitted again whenever one arrives."""
+
+
+def tune(
+    data: PreparedData,
+    grid: Iterable[Mapping[str, Setting]],
+    fit: Callable[..., PredictorT],
+    facts: Callable[[PredictorT], Mapping[str, Setting]] = lambda predictor: {},
+) -> Fitted:
+    """Fit with every setting of the grid, keep the best on validation users (the grid's first if there are none).
+
+    `facts` are settings that fitting itself has found, such as the number of trees.
+    """
+    started, target = perf_counter(), data.schema.target
+    validation = SplitRows.of(data, "validation")
+    best: tuple[float, Predictor, dict[str, Setting]] | None = None
+    tried: list[dict[str, Setting]] = []
+    for given in grid:
+        raw = fit(**given)
+        settings, predictor = {**given, **facts(raw)}, Scaled(raw, target)
+        loss = validation.loss(target, predictor.predict(validation)) if validation.users else float("nan")
+        tried.append({**settings, "loss": loss})
+        if best is None or loss < best[0]:
+            best = loss, predictor, settings
+    assert best is not None, "a grid has at least one setting"
+    return Fitted(best[1], best[2], tried, perf_counter() - started)
