@@ -9,6 +9,7 @@
 from importlib.metadata import version
 
 from paml.data.describe import describe
+from paml.data.inspect import inspect
 from paml.data.prepare import prepare
 from paml.data.prepared import PreparedData
 from paml.errors import DataError, FormatError, PamlError, SettingsError, TrainingError
@@ -26,6 +27,7 @@ __all__ = [
     "TrainingError",
     "describe",
     "evaluate",
+    "inspect",
     "load",
     "open_data",
     "prepare",

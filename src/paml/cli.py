@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import paml
+from paml.data.inspect import inspect_files, refuse_existing
 from paml.data.prepared import RuleRecord
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
@@ -89,6 +90,27 @@ def list_sources(
         console.print(_settings_table(source.settings))
     console.print("[bold]protocol[/bold]  settings of every source")
     console.print(_settings_table(Protocol))
+
+
+@data_app.command("inspect")
+def inspect(
+    files: Annotated[list[Path], typer.Argument(help="One to three tables: interactions, users, items, in any order.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Schema file to write; printed if not given.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Guess the schema of your own tables, with the reason for every guess."""
+    if out is not None:
+        refuse_existing(out)
+    found = inspect_files(files, None if out is None else out.parent)
+    for gap in found.gaps:
+        typer.echo(f"warning: {gap}", err=True)
+    if out is None:
+        typer.echo(found.text, nl=False)
+        return
+    found.write(out)
+    steps = f"read {out}, then: paml data prepare tables --schema {out}"
+    _console().print(f"next: {steps}", markup=False, soft_wrap=True)
 
 
 @data_app.command("prepare")

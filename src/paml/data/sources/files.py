@@ -39,7 +39,9 @@ class InputFolder:
         self._names = {name for name in self._archive.namelist() if not name.endswith("/")}
 
     def file(self, name: str) -> Path:
-        """Path of the file called `name`, at the top or in the only folder that has it."""
+        """Path of the file called `name`: at that path from here, or in the only folder that has it."""
+        if self._archive is None and (self.path / name).is_file():  # an absolute path, too, or one that leads out
+            return self.path / name
         found = sorted(entry for entry in self._names if entry == name or entry.endswith(f"/{name}"))
         if not found:
             have = {entry.rsplit("/", 1)[-1] for entry in self._names}
