@@ -143,7 +143,8 @@ class Column:
             parts = self.distinct.str.split(separator)
             widths = parts.list.len()
             flat = parts.explode().str.strip_chars()
-            if (widths > 1).sum() < 0.3 * len(widths) or len(flat) < 1.5 * flat.n_unique():
+            rows = self.known.str.split(separator).explode() if separator == "|" else flat
+            if (widths > 1).sum() < 0.3 * len(widths) or len(rows) < 1.5 * flat.n_unique():
                 continue
             few = flat.n_unique() < 0.8 * len(self.distinct) and widths.n_unique() > 1
             if separator == "|" or few:

@@ -239,8 +239,8 @@ def find_target(log: Table, taken: Collection[str], settled: Collection[str]) ->
         if commas:
             return Found(None, f"'{commas[0]}' has decimal commas: write its numbers with a point, and name it")
         return Found(None, "no column of a few numbers at equal distances found: name it")
-    chosen = max(scored, key=lambda entry: entry[:2])[2]
-    others = [column.name for score, _, column in scored if column is not chosen and score >= 1]
+    best, _, chosen = max(scored, key=lambda entry: entry[:2])
+    others = [column.name for score, _, column in scored if column is not chosen and score > best - 3]
     what = "0 and 1" if chosen.is_click else f"{len(chosen.distinct)} numbers at equal distances"
     by_name = ", and by its name" if log.column_score(chosen.name, TARGET) else ""
     return Found(chosen.name, f"{what}{by_name}" + (f"; it could also be {', '.join(others[:3])}" if others else ""))
