@@ -12,12 +12,14 @@ from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import paml
+from paml.cli import app
 from paml.data.inspect import inspect_files
 from paml.errors import PamlError
-from test_cli import run
 
+FILES = ("ratings.csv", "users.csv", "movies.csv")
 USERS, ITEMS = 30, 15
 LOG = [(u, i, 1 + (u * 7 + i * 3 + u * i) % 5) for u in range(USERS) for i in range(ITEMS) if (u + i) % 3]
 START = 1_600_000_000
@@ -47,7 +49,7 @@ def round_trip(out: Path, *files: Path, **settings: Any) -> tuple[dict[str, Any]
     return tomllib.loads(found.text), data, found.text
 
 
-@pytest.mark.parametrize("order", list(permutations(["ratings.csv", "users.csv", "movies.csv"])), ids="-".join)
+@pytest.mark.parametrize("order", list(permutations(FILES)), ids="-".join)
 def test_three_files_in_any_order(tables: Path, tmp_path: Path, order: tuple[str, ...]) -> None:
     expected = tomllib.loads((tables / "schema.toml").read_text())
     guessed, data, text = round_trip(tmp_path, *(tables / name for name in order))
@@ -236,7 +238,7 @@ def test_only_the_first_rows_of_a_large_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_files_elsewhere_are_found(tables: Path, tmp_path: Path) -> None:
-    files = [tables / name for name in ("ratings.csv", "users.csv", "movies.csv")]
+    files = [tables / name for name in FILES]
     beside = tmp_path / "schemas" / "mine.toml"
     beside.parent.mkdir()
     inspect_files(files, beside.parent).write(beside)
@@ -287,18 +289,18 @@ def test_errors(tmp_path: Path) -> None:
 
 
 def test_command_line(tables: Path, tmp_path: Path) -> None:
-    files = [tables / name for name in ("ratings.csv", "users.csv", "movies.csv")]
-    (tables / "schema.toml").unlink()
-    shown = run("data", "inspect", *files, cwd=tmp_path)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    written = run("data", "inspect", *files, "--out", "tables/schema.toml", cwd=tmp_path)
-    assert written.stdout.endswith("paml data prepare tables --schema tables/schema.toml\n")
-    assert (tables / "schema.toml").read_text() == shown.stdout
-    again = run("data", "inspect", *files, "--out", "tables/schema.toml", cwd=tmp_path)
-    assert again.stderr == "error: tables/schema.toml: already exists; choose another --out, or remove it first\n"
+    names, out, runner = [str(tables / name) for name in FILES], tables / "schema.toml", CliRunner()
+    out.unlink()
+    shown = runner.invoke(app, ["data", "inspect", *names])
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    written = runner.invoke(app, ["data", "inspect", *names, "--out", str(out)])
+    assert written.stdout.endswith(f"paml data prepare tables --schema {out}\n")
+    assert out.read_text() == shown.stdout
+    again = runner.invoke(app, ["data", "inspect", *names, "--out", str(out)])
+    assert str(again.exception) == f"{out}: already exists; choose another --out, or remove it first"
     lost = write(tmp_path / "log.csv", "user,item,word", [(*row[:2], "good") for row in log_rows()])
-    gap = run("data", "inspect", lost, cwd=tmp_path)
-    assert (gap.returncode, gap.stderr.startswith("warning: target: no column")) == (0, True)
+    gap = runner.invoke(app, ["data", "inspect", str(lost)])
+    assert (gap.exit_code, gap.stderr.startswith("warning: target: no column")) == (0, True)
 
 
 @pytest.mark.skipif("PAML_DATA_HOME" not in os.environ, reason="PAML_DATA_HOME names no folder with the archives")
