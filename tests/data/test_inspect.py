@@ -203,6 +203,22 @@ def test_latin_1_semicolons_quotes_escapes_and_blanks(tmp_path: Path) -> None:
     assert data.items().collect()["name"][0].startswith('Caf\xe9; the "')
 
 
+def test_a_quoted_file_with_a_broken_line(tmp_path: Path) -> None:
+    rows = [tuple(f'"{value}"' for value in row) for row in log_rows(lambda k, u, i: "ab"[k % 2])]
+    log = write(tmp_path / "log.csv", '"user","item","rating","shop"', [*rows, ('"1"', '"2"', '"3"', '"open')])
+    guessed, data, text = round_trip(tmp_path, log, skip_bad_lines=True)
+    assert "quote" not in guessed["interactions"]
+    assert "# lines that cannot be cut into fields: 1; prepare with --skip-bad-lines" in text
+    assert data.manifest.source.bad_lines == 2  # interactions and items are both read from the file
+
+
+def test_quotation_marks_that_are_no_quotes(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.tsv", "user\titem\trating\tsize", log_rows(lambda k, u, i: f'"{1 + k % 3} inch'), "\t")
+    guessed, data, _ = round_trip(tmp_path, log)
+    assert guessed["interactions"]["quote"] == ""
+    assert data.manifest.interactions == len(LOG)
+
+
 def test_a_rating_with_decimal_commas_is_named_as_the_gap(tmp_path: Path) -> None:
     rows = [(u, i, f"{r},5") for u, i, r in log_rows()]
     found = inspect_files([write(tmp_path / "log.csv", "user;item;rating", rows, ";")])

@@ -11,7 +11,7 @@ from paml.data.sources.delimited import TIME_FORMATS
 
 SURE_BLANKS = ("NULL", "null", "N/A", "n/a", "#N/A", "<NA>", "\\N", "nan", "NaN", "?")
 BLANKS_AMONG_NUMBERS = ("NA", "na", "None", "none", "-")  # as text they may mean something
-NEARLY_UNIQUE = 0.9
+NEARLY_UNIQUE = 0.8
 MOST_LEVELS = 101  # values that a scale of ratings may have
 CLICKS = (0.0, 1.0)
 

@@ -22,7 +22,7 @@ from paml.data.roles import (
 from paml.data.sample import LIST_MARK, Sample
 from paml.data.schema import RESERVED, Kind
 
-FEW = 20  # distinct whole numbers that are rather codes than amounts
+FEW = 25  # distinct whole numbers that are rather codes than amounts
 FREE_TEXT = 60  # characters
 CODES = {"id", "code", "zip", "zipcode", "postcode", "level", "type", "class", "category", "group", "segid"}
 HOURS = r"^\d{1,2}(:\d\d)? ?([AaPp]\.?[Mm]\.?|h)?$"
@@ -255,11 +255,6 @@ def field_name(column: str, values: Column | None = None) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 30 else text[:27] + "..."
-
-
-def sampled(tables: Iterable[Table]) -> list[str]:
-    """Names of the files of which only the first rows were looked at."""
-    return [table.name for table in tables if table.sample.partial]
 
 
 def missing_targets(log: Table, target: str | None) -> int:

@@ -114,7 +114,7 @@ def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
     if notes and sample.partial:
         lines[0] = _line(lines[0], f"a large file: only the first {ROWS:,} rows were looked at")
     if notes and sample.bad_lines:
-        lines.append(f"# {sample.bad_lines:,} lines cannot be cut into fields: prepare them with --skip-bad-lines")
+        lines.append(f"# lines that cannot be cut into fields: {sample.bad_lines:,}; prepare with --skip-bad-lines")
     ending = sample.path.suffix.lower()
     if kind_of(sample.path) != PARQUET:
         expected = "\t" if ending in ATOMIC or ending == ".tsv" else ","

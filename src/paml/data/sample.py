@@ -91,7 +91,7 @@ def _text(path: Path, workdir: Path) -> Sample:
     if not lines:
         raise DataError("is empty", where=path.name, remedy="expected a header line and rows")
     atomic = path.suffix.lower() in ATOMIC
-    dialect = Dialect("\t", quote=None, typed_header=True) if atomic else _sniff(lines, path.name)
+    dialect = Dialect("\t", quote=None, typed_header=True) if atomic else _sniff(lines, path.name, _escape(copy))
     records = _cut(lines, dialect)
     named = atomic or _has_header(records)
     header = [part.strip() for part in records[0]] if named else [f"c{k + 1}" for k in range(len(records[0]))]
@@ -103,7 +103,8 @@ def _text(path: Path, workdir: Path) -> Sample:
     if not named:
         dialect = replace(dialect, header=tuple(header))
     frame, bad_lines = _read(copy, path.name, header, dialect, workdir)
-    if bad_lines and dialect.field_quote():  # quotation marks that are no quotes, such as inches
+    quote = dialect.field_quote()
+    if bad_lines and quote and quote not in lines[0]:  # quotation marks that are no quotes, such as inches
         plain, fewer = _read(copy, path.name, header, replace(dialect, quote=None, escape=None), workdir)
         if fewer < bad_lines:
             frame, bad_lines, dialect = plain, fewer, replace(dialect, quote=None, escape=None)
@@ -138,9 +139,8 @@ def _copy_first_lines(path: Path, copy: Path) -> tuple[str, bool]:
     raise DataError("is not text in UTF-8, UTF-16 or latin-1", where=path.name, remedy="write it as UTF-8")
 
 
-def _sniff(lines: Sequence[str], name: str) -> Dialect:
+def _sniff(lines: Sequence[str], name: str, escape: str | None) -> Dialect:
     """The separator and quotation mark under which most lines have as many fields as the first."""
-    escape = "\\" if any('\\"' in line for line in lines) else None
     single = not any('"' in line for line in lines) and sum("'" in line for line in lines) > 0.8 * len(lines)
     marks = ["'", None] if single else ['"', None]
     best, best_score = None, (0.0, 0)
@@ -157,6 +157,12 @@ def _sniff(lines: Sequence[str], name: str) -> Dialect:
         tried = "none of the separators :: tab ; | , is in its first line"
         raise DataError(f"has one column only ({tried})", where=name, remedy="write it with commas")
     return best if best.quote or '"' in "".join(lines) else replace(best, quote='"')
+
+
+def _escape(copy: Path) -> str | None:
+    """A backslash, if one stands before a quote anywhere in the sample."""
+    with copy.open(encoding="utf-8", newline="\n") as file:
+        return "\\" if any('\\"' in line for line in file) else None
 
 
 def _all_quoted(lines: Sequence[str], quote: str) -> bool:
