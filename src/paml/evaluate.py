@@ -28,19 +28,29 @@ def evaluate_learner(learner: Learner, data: PreparedData, split: Split = "test"
     return pl.concat([_evaluate_some(learner, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 
 
-@torch.no_grad()
 def _evaluate_some(learner: Learner, loader: Loader, data: PreparedData, tasks: Tasks) -> pl.DataFrame:
+    return score_rows(data, tasks, *predict_rows(learner, loader, tasks))
+
+
+@torch.no_grad()
+def predict_rows(
+    learner: Learner, loader: Loader, tasks: Tasks, shots: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions for the users' rows, laid end to end (those of query rows; 0 elsewhere), and each user's rate.
+
+    Users are adapted on the stored support set, or on its first `shots` rows.
+    """
     base = int(tasks.offsets[0])
     prediction_N = np.zeros(int(tasks.offsets[-1]) - base)
     rate_U = np.zeros(len(tasks))
-    for task_batch in tasks.stored(BATCH_USERS):
+    for task_batch in tasks.stored(BATCH_USERS, shots):
         batch = loader.load(task_batch)
         adapted = learner.adapt(learner.embed(batch))
         predicted_BQ = learner.head.predict(learner.outputs(adapted, batch.query)).numpy(force=True)
         block = task_batch.query
         prediction_N[block.row_BL[block.mask_BL] - base] = predicted_BQ[block.mask_BL]
         rate_U[batch.user_B - tasks.first] = rate_per_user(adapted.rate, len(batch.user_B)).numpy(force=True)
-    return score_rows(data, tasks, prediction_N, rate_U)
+    return prediction_N, rate_U
 
 
 def score_rows(data: PreparedData, tasks: Tasks, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:

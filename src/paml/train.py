@@ -156,7 +156,8 @@ class _Trainer:
         self._optimizer = kinds[settings.recipe.optimizer](
             parameters, lr=settings.recipe.outer_rate, weight_decay=settings.recipe.weight_decay, fused=True
         )
-        self._loader, self._tasks = Loader(data, device, schema=settings.fields), Tasks.of(data, "train")
+        self._tasks, self._device = Tasks.of(data, "train"), device
+        self._loader = Loader(data, device, schema=settings.fields, end=int(self._tasks.offsets[-1]))
         self._rng = np.random.default_rng([settings.seed, 3])
         self._position = _Position(generator=_generator_state(self._rng))
         self._best: dict[str, Tensor] = self._copy_of_weights()
@@ -284,7 +285,7 @@ class _Trainer:
         tasks = Tasks.of(self._data, "validation")
         if not len(tasks) or not int(rates.memory.count):
             return None
-        batch = self._loader.load(next(tasks.stored(256)))
+        batch = Loader(self._data, self._device).load(next(tasks.stored(256)))
         return rates.recall(self._learner.network.embed_users(batch.users))
 
     def _has_stalled(self) -> bool:

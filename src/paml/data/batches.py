@@ -38,7 +38,10 @@ class TensorBatch:
 
 
 class Loader:
-    """Turns task batches of one data set into tensors on a device; a schema says which fields are wanted."""
+    """Turns task batches of one data set into tensors on a device.
+
+    `schema` says which fields are wanted, and `end` which rows may be read at all: those before it.
+    """
 
     def __init__(
         self,
@@ -46,16 +49,18 @@ class Loader:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         schema: Schema | None = None,
+        end: int | None = None,
     ) -> None:
         self._users, self._items, context = (FeatureTable(data, side, schema) for side in ("user", "item", "context"))
         self._context = context if context.fields else None
         self._item, self._target = data.array("item"), data.array("target")
-        self._device, self._dtype = torch.device(device), dtype
+        self._device, self._dtype, self._end = torch.device(device), dtype, end
 
     def load(self, batch: TaskBatch) -> TensorBatch:
         """Look up everything that the batch's rows and users point at."""
         S = batch.support.row_BL.shape[1]
         row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
+        assert self._end is None or row_BL.max() < self._end, "training read a row of another split"
         item_N, index = np.unique(self._item[row_BL], return_inverse=True)
         index_BL = torch.from_numpy(index.reshape(row_BL.shape)).to(self._device)
         return TensorBatch(

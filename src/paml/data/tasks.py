@@ -6,7 +6,7 @@ Legend: B users of a batch, L places (the longest user's rows), W users of a win
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -81,12 +81,19 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.support)
 
-    def stored(self, batch_size: int) -> Iterator[TaskBatch]:
-        """All users once, in order of length, with the split that was drawn and stored when the data was prepared."""
+    def stored(self, batch_size: int, shots: int | None = None) -> Iterator[TaskBatch]:
+        """All users once, in order of length, with the split that was drawn and stored when the data was prepared.
+
+        With `shots`, only so many support rows of each user are known; the query rows stay the same.
+        """
         start = np.asarray(self.offsets[:-1], dtype=np.int64)
         order = np.argsort(np.diff(self.offsets), kind="stable")
         for user_B in _cut(order, batch_size):
-            yield self._batch(user_B, start[user_B], np.asarray(self.support[user_B], dtype=np.int64))
+            batch = self._batch(user_B, start[user_B], np.asarray(self.support[user_B], dtype=np.int64))
+            if shots is not None:
+                known_B = np.minimum(self.support[user_B], shots).astype(np.int64)
+                batch = replace(batch, support=Block.of(start[user_B], known_B))
+            yield batch
 
     def episodes(
         self,

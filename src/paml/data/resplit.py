@@ -1,0 +1,51 @@
+"""A prepared data set split anew with another seed: the same users, items and groups, other training and test users.
+
+Repeated trials need other splits, and the raw files may be far away. The rules on users do not depend on the seed, so
+the prepared tables hold all that is needed.
+"""
+
+from pathlib import Path
+
+import polars as pl
+
+from paml.data.prepared import PreparedData
+from paml.data.protocol import Groups
+from paml.data.sources import RawData
+from paml.data.write import Chosen, write_split
+from paml.files import new_folder
+from paml.progress import SILENT, Progress
+
+SPLIT_COLUMNS = ("split", "group", "support_rows", "query_rows")
+
+
+def resplit(data: PreparedData, seed: int, out: str | Path, progress: Progress = SILENT) -> PreparedData:
+    """Write the data set split with `seed` to `out`; facts about its test users (a best reachable error) are lost."""
+    manifest, schema = data.manifest, data.schema
+    derived = [field.name for field in schema.item if field.derived is not None]
+    users = data.users().collect()
+    items = data.items().drop(derived).collect()
+    ids = {"user": users["user"], "item": items["item"]}
+    interactions = (
+        data.interactions()
+        .drop("query")
+        .with_columns(pl.lit(ids[key]).gather(pl.col(key)).alias(key) for key in ("user", "item"))
+    )
+    raw = RawData(
+        schema=schema,
+        users=users.lazy(),
+        items=items.lazy(),
+        interactions=interactions,
+        checksum=manifest.source.checksum,
+        notes=manifest.notes,
+    )
+    stranger = pl.all_horizontal(pl.lit(value=True), *(pl.col(field.name).is_null() for field in schema.user))
+    chosen_users = users.with_columns(
+        _log=pl.lit(0), _rows=pl.col("support_rows") + pl.col("query_rows"), _positives=pl.lit(0), _stranger=stranger
+    ).drop(SPLIT_COLUMNS)
+    groups = Groups({name: list(values) for name, values in data.vocabulary.common.items()}, manifest.common_shares)
+    protocol = manifest.protocol.model_copy(update={"seed": seed})
+    with new_folder(Path(out)) as folder:
+        chosen = Chosen(chosen_users, items, groups, manifest.rules)
+        record = manifest.source.model_copy(update={"facts": {}})
+        write_split(raw, chosen, record, protocol, folder, progress)
+    return PreparedData.open(out)
