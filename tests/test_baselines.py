@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize_scalar
 
 import paml
@@ -20,6 +21,7 @@ from paml.baselines import (
     reweighted,
     training_mean,
 )
+from paml.baselines.factorisation import factorise
 from paml.baselines.rows import on_scale
 from paml.baselines.statistics import ITEM_SHRINKAGE, USER_SHRINKAGE, VALUE_SHRINKAGE, Statistics, Values, episode
 from paml.errors import SettingsError
@@ -130,6 +132,62 @@ def test_the_reference_says_what_new_users_cost(fitted) -> None:  # type: ignore
     assert [name for name, baseline in BASELINES.items() if baseline.reference] == ["retrained_mf"]
     assert fitted("rating", "retrained_mf").refit_seconds > 0
     assert fitted("rating", "lenskit_mf").refit_seconds is None
+
+
+def known_ratings(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Half of the cells of a 200 x 120 matrix with biases and two factors, on a scale of its own, without noise."""
+    user, item = np.divmod(rng.permutation(200 * 120)[:12_000], 120)
+    bias = rng.normal(size=200)[user] + rng.normal(size=120)[item]
+    product = (rng.normal(size=(200, 2))[user] * rng.normal(size=(120, 2))[item]).sum(1)
+    return user, item, 50 + 10 * (bias + product)
+
+
+def test_factorisation_finds_biases_and_factors_on_any_scale() -> None:
+    user, item, rating = known_ratings(np.random.default_rng(0))
+    known = np.arange(len(user)) < 10_000
+    columns = user[known], item[known]
+
+    def predict(unit: float) -> np.ndarray:
+        generator = torch.Generator().manual_seed(0)
+        return factorise(*columns, unit * rating[known], 201, 121, 8, 0.01, generator).predict(user, item)
+
+    prediction = predict(1.0)
+    assert np.mean((prediction - rating)[~known] ** 2) < 0.1 * rating.var()
+    assert predict(0.1) == pytest.approx(0.1 * prediction, rel=1e-3)
+
+
+def test_factorisation_knows_nothing_of_users_and_items_without_ratings() -> None:
+    user, item, rating = known_ratings(np.random.default_rng(1))
+    factors = factorise(user, item, rating, 201, 121, 8, 0.05, torch.Generator().manual_seed(0))
+    everyone, unrated = np.arange(200), np.full(200, 120)
+    assert factors.predict(np.array([200]), np.array([120])) == pytest.approx([rating.mean()])
+    bias = factors.predict(everyone, unrated) - rating.mean()
+    assert np.array_equal(factors.user_UF[200], np.eye(10)[9])
+    assert bias == pytest.approx(factors.scale * factors.user_UF[:200, 8], abs=1e-4)
+
+
+def test_factorisation_does_not_depend_on_threads() -> None:
+    columns, threads = known_ratings(np.random.default_rng(2)), torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(factorise(*columns, 200, 120, 32, 0.05, torch.Generator().manual_seed(5)).user_UF)
+    finally:
+        torch.set_num_threads(threads)
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("clicked", [0.0, 1.0])
+def test_clicks_that_are_all_alike_get_the_constant(
+    clicked: float, click_world: paml.PreparedData, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(click_world.path, tmp_path / "alike"))
+    np.save(folder / "arrays" / "target.npy", np.full_like(click_world.array("target"), clicked))
+    data = paml.open_data(folder)
+    test = SplitRows.of(data, "test")
+    prediction, constant = (BASELINES[name].fit(data).predictor.predict(test) for name in ("logistic", "constant_rate"))
+    assert np.array_equal(prediction, constant)
 
 
 def test_a_baseline_that_cannot_be_fitted_says_why(world: paml.PreparedData) -> None:

@@ -109,8 +109,9 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
     found: dict[str, dict[str, OverSeeds]] = {method: {} for method in method_names(rows)}
     for group in GROUPS:
         part = values if group == "all" else values.filter(pl.col("group") == group)
-        means = part.group_by("method", "seed").agg(pl.col("value").mean()).group_by("method")
-        spread = means.agg(
+        means = part.group_by("method", "seed", maintain_order=True).agg(pl.col("value").mean())
+        in_order = means.sort("method", "seed").group_by("method", maintain_order=True)  # so that sums never differ
+        spread = in_order.agg(
             mean=pl.col("value").mean(), deviation=pl.col("value").std(ddof=1), seeds=pl.col("value").count()
         )
         counts = part.group_by("method").agg(

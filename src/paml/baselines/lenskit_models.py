@@ -8,8 +8,7 @@ Legend: N rows, U users.
 """
 
 import warnings
-from dataclasses import dataclass, replace
-from time import perf_counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,6 @@ from paml.data.prepared import PreparedData
 if TYPE_CHECKING:
     from lenskit.als import BiasedMFScorer
     from lenskit.data import Dataset
-    from lenskit.funksvd import FunkSVDScorer
     from lenskit.knn import ItemKNNScorer
 
 FACTORISATION_GRID: tuple[dict[str, Setting], ...] = (
@@ -40,19 +38,14 @@ NEIGHBOUR_GRID: tuple[dict[str, Setting], ...] = (
     {"neighbours": 40, "least_neighbours": 5, "min_similarity": 1e-6},
     {"neighbours": 20, "least_neighbours": 3, "min_similarity": 0.01},
 )
-RETRAINED_GRID: tuple[dict[str, Setting], ...] = (
-    {"solver": "als", "features": 64, "regularisation": 0.12},
-    {"solver": "als", "features": 32, "regularisation": 0.15},
-    {"solver": "sgd", "features": 32, "regularisation": 0.03, "learning_rate": 0.007, "epochs": 30},
-    {"solver": "sgd", "features": 64, "regularisation": 0.05, "learning_rate": 0.005, "epochs": 50},
-)
+EPOCHS = 10
 
 
 @dataclass(frozen=True)
 class LensKitModel:
     """A trained LensKit scorer and what stands in where it has no score."""
 
-    scorer: "BiasedMFScorer | FunkSVDScorer | ItemKNNScorer"
+    scorer: "BiasedMFScorer | ItemKNNScorer"
     stand_in: BiasModel
 
     def predict(self, rows: SplitRows) -> np.ndarray:
@@ -75,31 +68,18 @@ class LensKitModel:
         return prediction_N
 
 
-@dataclass(frozen=True)
-class RetrainedModel:
-    """A factorisation fitted anew on training rows and known support rows, as those must who cannot fold users in."""
-
-    data: PreparedData
-    settings: dict[str, Setting]
-    seed: int
-    stand_in: BiasModel
-
-    def predict(self, rows: SplitRows) -> np.ndarray:
-        """Fit with these users among the others, then score their query items."""
-        return LensKitModel(self.refit(rows), self.stand_in).predict(rows)
-
-    def refit(self, rows: SplitRows) -> "BiasedMFScorer | FunkSVDScorer":
-        """What has to be done whenever new users arrive."""
-        return _factorisation(_dataset(self.data, rows), self.seed, **self.settings)  # type: ignore[arg-type]
-
-
 def fit_factorisation(data: PreparedData, seed: int) -> Fitted:
     """Biased matrix factorisation by alternating least squares; new users are folded in."""
     _start_lenskit()
+    from lenskit.als import BiasedMFScorer
+    from lenskit.training import TrainingOptions
+
     dataset, stand_in = _dataset(data), tuned_bias(data)
 
     def fit(features: int, regularisation: float) -> LensKitModel:
-        return LensKitModel(_factorisation(dataset, seed, "als", features, regularisation), stand_in)
+        scorer = BiasedMFScorer(embedding_size=features, regularization=regularisation, epochs=EPOCHS)
+        scorer.train(dataset, TrainingOptions(rng=seed))
+        return LensKitModel(scorer, stand_in)
 
     return tune(data, FACTORISATION_GRID, fit)
 
@@ -124,50 +104,15 @@ def fit_neighbours(data: PreparedData, seed: int) -> Fitted:
     return tune(data, NEIGHBOUR_GRID, fit)
 
 
-def fit_retrained(data: PreparedData, seed: int) -> Fitted:
-    """The factorisation that is best when fitted again with the new users' support rows: the reference."""
-    _start_lenskit()
-    stand_in = tuned_bias(data)
-    fitted = tune(data, RETRAINED_GRID, lambda **settings: RetrainedModel(data, settings, seed, stand_in))
-    started = perf_counter()
-    RetrainedModel(data, fitted.chosen, seed, stand_in).refit(SplitRows.of(data, "validation"))
-    return replace(fitted, refit_seconds=perf_counter() - started)
-
-
-def _factorisation(
-    dataset: "Dataset",
-    seed: int,
-    solver: str,
-    features: int,
-    regularisation: float,
-    learning_rate: float = 0.005,
-    epochs: int = 10,
-) -> "BiasedMFScorer | FunkSVDScorer":
-    """Train LensKit's biased factorisation: alternating least squares, or gradient descent feature by feature."""
-    from lenskit.als import BiasedMFScorer
-    from lenskit.funksvd import FunkSVDScorer
-    from lenskit.training import TrainingOptions
-
-    size = {"embedding_size": features, "regularization": regularisation, "epochs": epochs}
-    scorer = BiasedMFScorer(**size) if solver == "als" else FunkSVDScorer(**size, learning_rate=learning_rate)
-    scorer.train(dataset, TrainingOptions(rng=seed))
-    return scorer
-
-
-def _dataset(data: PreparedData, new: SplitRows | None = None) -> "Dataset":
-    """All ratings of training users and, where new users are given, their known support ratings."""
+def _dataset(data: PreparedData) -> "Dataset":
+    """All ratings of training users."""
     import pandas as pd
     from lenskit.data import from_interactions_df
 
-    def frame(rows: SplitRows, known_N: np.ndarray) -> pd.DataFrame:
-        columns = {"user_id": rows.user_N + rows.first_user, "item_id": rows.item_N, "rating": rows.target_N}
-        return pd.DataFrame({name: value_N[known_N] for name, value_N in columns.items()})
-
     train = SplitRows.of(data, "train")
-    frames = [frame(train, np.ones(len(train.user_N), dtype=bool))]
-    if new is not None and new.support_N.any():
-        frames.append(frame(new, new.support_N))
-    return from_interactions_df(pd.concat(frames, ignore_index=True))
+    return from_interactions_df(
+        pd.DataFrame({"user_id": train.user_N + train.first_user, "item_id": train.item_N, "rating": train.target_N})
+    )
 
 
 def _start_lenskit() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import logit
 
+from paml.baselines.means import fit_constant
 from paml.baselines.rows import Fitted, Setting, SplitRows, tune
 from paml.baselines.statistics import Statistics, Values, places, training_episodes
 from paml.data.prepared import PreparedData
@@ -82,6 +83,8 @@ def fit_logistic(data: PreparedData, seed: int) -> Fitted:
     encoder, episodes = Encoder(data), training_episodes(data, np.random.default_rng(seed))
     matrix_PF = sp.vstack([encoder.matrix(episode.rows, episode.pick_P, own=True) for episode in episodes])
     target_P = np.concatenate([episode.rows.target_N[episode.pick_P] > 0 for episode in episodes])
+    if target_P.all() or not target_P.any():
+        return fit_constant(data, seed)  # there is nothing to tell apart
     weight_P = np.concatenate([episode.weight_P for episode in episodes])
 
     def fit(inverse_regularisation: float) -> LogisticModel:

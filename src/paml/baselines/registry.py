@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from paml.baselines.boosting import fit_lightgbm
-from paml.baselines.lenskit_models import fit_factorisation, fit_neighbours, fit_retrained
+from paml.baselines.factorisation import fit_retrained
+from paml.baselines.lenskit_models import fit_factorisation, fit_neighbours
 from paml.baselines.logistic import fit_logistic
 from paml.baselines.means import fit_bias, fit_constant, fit_item_mean, fit_user_mean
 from paml.baselines.rows import Fitted
@@ -52,7 +53,7 @@ _ALL = (
     Baseline("user_rate", "user's rate", CLICK, fit_user_mean),
     Baseline("logistic", "logistic regression", CLICK, fit_logistic, "sklearn"),
     Baseline("lightgbm", "gradient boosting (LightGBM)", RATING | CLICK, fit_lightgbm, "lightgbm"),
-    Baseline("retrained_mf", "matrix factorisation, retrained (LensKit)", RATING, fit_retrained, "lenskit", True),
+    Baseline("retrained_mf", "matrix factorisation, retrained", RATING, fit_retrained, reference=True),
 )
 BASELINES: dict[str, Baseline] = {baseline.name: baseline for baseline in _ALL}
 
