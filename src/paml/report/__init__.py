@@ -1,0 +1,33 @@
+"""What a comparison found, for people: tables, figures and one page."""
+
+import json
+from pathlib import Path
+
+from paml.errors import FormatError
+from paml.files import write_text
+
+
+def write_report(folder: Path) -> Path:
+    """Make tables/, figures/ and report.html from a comparison's results and frames; returns the page's path."""
+    from paml.report.figures import figures, save_figures  # slow to import, and only reports need it
+    from paml.report.page import page
+    from paml.report.render import SUFFIXES, render
+    from paml.report.tables import all_tables
+
+    path = folder / "results.json"
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        remedy = "make it with `paml compare`"
+        raise FormatError(f"cannot be read ({error.strerror})", where=path, remedy=remedy) from None
+    except ValueError:
+        raise FormatError("is no JSON", where=path, remedy="make it again with `paml compare`") from None
+    tables, drawn = all_tables(results), figures(folder, results)
+    (folder / "tables").mkdir(exist_ok=True)
+    for table in tables:
+        for form, suffix in SUFFIXES.items():
+            write_text(folder / "tables" / f"{table.name}.{suffix}", render(table, form))
+    save_figures(drawn, folder / "figures")
+    out = folder / "report.html"
+    write_text(out, page(results, tables, drawn, folder.name or "OUT"))
+    return out

@@ -1,0 +1,363 @@
+"""The tables of a comparison, made from its results alone: nothing is computed here but what is shown where.
+
+`all_tables(results)` are those that have anything to show; `render(table, form)` is in `render.py`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from paml.report.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS
+from paml.report.render import STAR, Table
+from paml.statistics import better, improves
+from paml.verdict import WITHIN, judgement, labels, paired_of, sureness, undefined
+from paml.wording import (
+    NOTHING,
+    amount,
+    count,
+    digits,
+    interval,
+    listing,
+    metric_label,
+    number,
+    p_value,
+    spread,
+)
+
+MOST_VALUES = 12  # columns of a table by a field of the profile
+_KINDS = ("reference", "baseline", "method", "variant")
+_JUDGEMENTS = {
+    "equal": f"equal within {WITHIN}",
+    "small": f"different, by less than {WITHIN}",
+    "different": "different",
+    "undecided": "undecided",
+    "unknown": "not testable",
+}
+_ARROWS = {"lower": "↓", "higher": "↑"}
+Results = dict[str, Any]
+
+
+def all_tables(results: Results) -> list[Table]:
+    """All tables with at least one number, in the order of a report."""
+    made = [
+        comparison(results),
+        groups(results),
+        paired(results),
+        shots(results),
+        by_activity(results),
+        by_group(results),
+        items(results),
+        cost(results),
+        *paper(results),
+    ]
+    return [table for table in made if table is not None and _has_numbers(table)]
+
+
+def comparison(results: Results) -> Table:
+    """All entries by all metrics; references stand above the line and are not ranked."""
+    order = _order(results)
+    rows = [
+        (
+            entry["label"],
+            *(_starred(results, metric, entry["name"]) for metric in results["metrics"]),
+            _remark(results, entry),
+        )
+        for entry in order
+    ]
+    values = [
+        [None if entry["kind"] == "reference" else _mean(results, metric, entry["name"]) for entry in order]
+        for metric in results["metrics"]
+    ]
+    best, second = _ranked(values, [better(metric) for metric in results["metrics"]])
+    seeds = len(results["plan"]["seeds"])
+    over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
+    notes = [f"{over} of the mean over users; ↓ lower is better, ↑ higher is better."]
+    if any(found["star"] for line in results["improvements"].values() for found in line.values()):
+        notes.append(
+            "*: significantly better than the best of the paper's baselines (MeLU, Meta-SGD, transfer learning) by the "
+            "paper's t-test, p < 0.05; the table of paired tests is sounder."
+        )
+    if any(entry["kind"] == "reference" for entry in order):
+        notes.append("The reference was fitted with the test users' known rows among its own; it is not ranked.")
+    notes += undefined(results)
+    if results["missing"]:
+        notes.append(f"Preliminary: {count(len(results['missing']), 'cell')} not finished.")
+    columns = ("", *(_column(metric) for metric in results["metrics"]), "remark")
+    return Table(
+        "comparison", "Comparison on test users", columns, tuple(rows), " ".join(notes), best, second, _rules(order)
+    )
+
+
+def groups(results: Results) -> Table:
+    """Major and minor users: the paper's test, the gap, and whether it is shown to be small."""
+    metric, order = results["headline"], _order(results)
+    places, name = digits(metric), metric_label(results["headline"])
+    rows = []
+    for entry in order:
+        found, by_seed = results["groups"][entry["name"]], results["table"][metric][entry["name"]]
+        gap, against = found["gap"], found["gap_against_baseline"]
+        rows.append(
+            (
+                entry["label"],
+                *(spread(by_seed[group]["mean"], by_seed[group]["deviation"], places) for group in ("major", "minor")),
+                p_value(found["test"]["p_value"]),
+                number(gap["difference"], places),
+                interval(gap["interval"], places),
+                p_value(gap["welch_p"]),
+                p_value(gap["equivalence_p"]),
+                NOTHING if gap["difference"] is None else _JUDGEMENTS[judgement(gap)],
+                NOTHING if against is None else number(against["difference"], places),
+                NOTHING if against is None else interval(against["interval"], places),
+            )
+        )
+    baseline = results["best"]["baseline"]
+    note = (
+        "p: the paper's two-tailed t-test of major against minor users; a large p does not show that they are equal. "
+        "Gap: minor − major over users (each user's seeds averaged), with a bootstrap interval and Welch's test. "
+        f"p (equal): of a gap of {WITHIN} of the mean or more; below 0.05 the groups are equal within {WITHIN}."
+    )
+    if baseline is not None:
+        note += f" Against baseline: the gap less that of {labels(results)[baseline]}."
+    tests = ("p", "gap", "95 %", "p (gap)", "p (equal)", "groups are", "against baseline", "95 % (against)")
+    columns = ("", f"{name} major", f"{name} minor", *tests)
+    return Table("groups", f"Major and minor users, {name}", columns, tuple(rows), note, rules=_rules(order))
+
+
+def paired(results: Results) -> Table:
+    """Methods and variants against the best baseline of each metric, user by user."""
+    label = labels(results)
+    rows: list[tuple[str, ...]] = []
+    rules = []
+    for metric in results["metrics"]:
+        rules.append(len(rows))
+        places = digits(metric)
+        rows += [
+            (
+                metric_label(metric),
+                label[line["method"]],
+                label[line["reference"]],
+                number(line["difference"], places),
+                interval(line["interval"], places),
+                p_value(line["t_p"]),
+                p_value(line["wilcoxon_p"]),
+                p_value(line["holm_p"]),
+                ", ".join(number(value, places) for value in line["by_seed"]) or NOTHING,
+                f"{line['users']:,}",
+                _sure(metric, line),
+            )
+            for line in results["paired"][metric]
+        ]
+    note = (
+        "Method − baseline for each user within a seed, averaged over seeds, then over users; the baseline is the best "
+        "by that metric. 95 %: bootstrap over users. Surely: p (Holm) < 0.05, and all seeds have the same sign."
+    )
+    tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
+    columns = ("metric", "method", "baseline", "difference", "95 %", *tests, "in each seed", "users", "the method is")
+    return Table("paired", "Paired tests against the best baseline", columns, tuple(rows), note, rules=tuple(rules[1:]))
+
+
+def shots(results: Results) -> Table:
+    """By the number of known ratings."""
+    values, means = results["shots"]["values"], results["shots"]["means"]
+    title = f"{metric_label(results['headline'])} by the number of known {_known(results)}"
+    note = "Only so many of a user's support rows are known; the query rows are the same."
+    return _by_entry(results, "shots", title, values, lambda name: means[name], note)
+
+
+def by_activity(results: Results) -> Table:
+    """By quartiles of users' numbers of support rows."""
+    bins = results["by_activity"]["bins"]
+    columns = [f"{part['label']} ({count(part['users'], 'user')})" for part in bins]
+    title = f"{metric_label(results['headline'])} by users' activity"
+    note = "Users by their number of support rows, in quarters."
+    return _by_entry(results, "activity", title, columns, lambda name: [part["means"][name] for part in bins], note)
+
+
+def by_group(results: Results) -> Table | None:
+    """By a field of the profile; of many values, those with the most users."""
+    found = results["by_group"]
+    if found is None:
+        return None
+    users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
+    shown = sorted(sorted(users, key=lambda value: -users[value])[:MOST_VALUES], key=_natural)
+    columns = [f"{value} ({count(users[value], 'user')})" for value in shown]
+    note = f"The {MOST_VALUES} values with the most users, of {len(users):,}." if len(users) > len(shown) else ""
+    title = f"{metric_label(results['headline'])} by {found['field']}"
+    return _by_entry(
+        results,
+        "by_group",
+        title,
+        columns,
+        lambda name: [found["values"][value][name]["mean"] for value in shown],
+        note,
+    )
+
+
+def items(results: Results) -> Table:
+    """Query rows on items that training users met, and on items that they did not."""
+    found = results["items"]
+    columns = ["warm items", f"cold items ({count(found['cold_users'], 'user')})"]
+    title = f"{metric_label(results['headline'])} on warm and cold items"
+    note = "Cold: met by no training user. Users without such rows are left out."
+    return _by_entry(
+        results, "items", title, columns, lambda name: [found[kind][name] for kind in ("warm", "cold")], note
+    )
+
+
+def cost(results: Results) -> Table:
+    """Time and memory, means over seeds."""
+    titles = {
+        "fit_seconds": "fit, s",
+        "seconds_per_epoch": "epoch, s",
+        "users_per_second": "users/s",
+        "adapt_ms": "adapt and score a user, ms",
+        "peak_mb": "peak memory, MB",
+        "refit_seconds": "refit, s",
+    }
+    order = _order(results)
+    shown = [key for key in titles if any(line[key] is not None for line in results["cost"].values())]
+    rows = tuple((entry["label"], *(amount(results["cost"][entry["name"]][key]) for key in shown)) for entry in order)
+    note = "Means over seeds; adapting is amortised over batches of users."
+    return Table("cost", "Cost", ("", *(titles[key] for key in shown)), rows, note, rules=_rules(order))
+
+
+def paper(results: Results) -> list[Table]:
+    """The paper's tables beside ours."""
+    if results["paper"] is None:
+        return []
+    shown = {"mse": "MSE", "ndcg3": "nDCG@3", "ndcg5": "nDCG@5"}
+    metrics = {(metric, "all"): title for metric, title in shown.items()}
+    by_group = {("mse", "major"): "MSE major", ("mse", "minor"): "MSE minor", ("p_value", "all"): "p"}
+    return [
+        _beside(results, COMPARISON, "The paper's comparison beside ours", metrics),
+        _beside(results, ABLATION, "The paper's ablation beside ours", metrics),
+        _beside(results, GROUPS, "The paper's major and minor users beside ours", by_group),
+        _beside(results, ABLATION_GROUPS, "The paper's major and minor users by gamma beside ours", by_group),
+    ]
+
+
+def _beside(results: Results, table: str, title: str, columns: dict[tuple[str, str], str]) -> Table:
+    """For each quantity two columns: the paper's and ours."""
+    lines: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    for row in results["paper"]["rows"]:
+        if row["table"] == table:
+            lines.setdefault(row["label"], {})[row["metric"], row["group"]] = row
+    rows = []
+    for label, line in lines.items():
+        cells = [label]
+        for key in columns:
+            row = line[key]
+            if key[0] == "p_value":
+                cells += [p_value(row["paper"]), p_value(row["ours"])]
+            else:
+                cells += [spread(row["paper"], row["paper_deviation"]), spread(row["ours"], row["deviation"])]
+        rows.append(tuple(cells))
+    titles = ("", *(f"{name}, {whose}" for name in columns.values() for whose in ("paper", "ours")))
+    said = results["paper"]["differences"] if table == COMPARISON else []
+    quoted = ["The paper's numbers are quoted as they are.", *results["paper"]["footnotes"].get(table, [])]
+    return Table(f"paper_{table}", title, titles, tuple(rows), " ".join([*quoted, *said]))
+
+
+def _by_entry(
+    results: Results,
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    values: Callable[[str], Sequence[float | None]],
+    note: str,
+) -> Table:
+    """A line for each entry, the headline metric's means in columns, the best of each column in bold."""
+    order = _order(results)
+    lines = [list(values(entry["name"])) for entry in order]
+    places = digits(results["headline"])
+    rows = tuple(
+        (entry["label"], *(number(value, places) for value in line)) for entry, line in zip(order, lines, strict=True)
+    )
+    ranked = [
+        [None if entry["kind"] == "reference" else line[j] for entry, line in zip(order, lines, strict=True)]
+        for j in range(len(columns))
+    ]
+    best, second = _ranked(ranked, [better(results["headline"])] * len(columns))
+    return Table(name, title, ("", *columns), rows, note, best, second, _rules(order))
+
+
+def _order(results: Results) -> list[dict[str, str]]:
+    """References first, above the line; then as in the results."""
+    return sorted(results["entries"], key=lambda entry: _KINDS.index(entry["kind"]))
+
+
+def _rules(order: list[dict[str, str]]) -> tuple[int, ...]:
+    """A rule between kinds."""
+    return tuple(k for k in range(1, len(order)) if order[k]["kind"] != order[k - 1]["kind"])
+
+
+def _mean(results: Results, metric: str, name: str) -> float | None:
+    mean: float | None = results["table"][metric][name]["all"]["mean"]
+    return mean
+
+
+def _starred(results: Results, metric: str, name: str) -> str:
+    found = results["table"][metric][name]["all"]
+    star = results["improvements"][metric].get(name, {}).get("star")
+    return spread(found["mean"], found["deviation"], digits(metric)) + (STAR if star else "")
+
+
+def _sure(metric: str, line: dict[str, Any]) -> str:
+    found = sureness(line)
+    if found == "sure":
+        return "surely better" if improves(metric, line["difference"]) else "surely worse"
+    return "not testable" if found == "unknown" else found
+
+
+def _ranked(
+    columns: list[list[float | None]], directions: Sequence[str]
+) -> tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
+    """The cells of the best and of the second best values; equals share their place, one value alone is not ranked."""
+    marked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
+    for j, (values, direction) in enumerate(zip(columns, directions, strict=True), start=1):
+        known = sorted({value for value in values if value is not None}, reverse=direction == "higher")
+        for place, cells in zip(known[: len(marked)] if len(known) > 1 else [], marked, strict=False):
+            cells.update((k, j) for k, value in enumerate(values) if value == place)
+    return frozenset(marked[0]), frozenset(marked[1])
+
+
+def _remark(results: Results, entry: dict[str, str]) -> str:
+    """In words: whom it loses to, or whether its lead is sure; how many seeds are finished."""
+    name, label = entry["name"], labels(results)
+    missing = sum(cell["method"] == name for cell in results["missing"])
+    seeds = len(results["plan"]["seeds"])
+    said = [f"{seeds - missing} of {count(seeds, 'seed')}"] if missing else []
+    if entry["kind"] == "reference":
+        said.append("reference")
+    elif name == results["best"]["baseline"]:
+        said.append("best baseline")
+    elif results["loses_to"].get(name):
+        said.append(f"loses to {listing([label[other] for other in results['loses_to'][name]], 1)}")
+    elif name in results["loses_to"] and results["best"]["baseline"] is not None and missing < seeds:
+        line = paired_of(results, name)
+        sure = line is not None and sureness(line) == "sure"
+        said.append("beats every baseline" if sure else "better than every baseline, not surely")
+    return "; ".join(said)
+
+
+def _column(metric: str) -> str:
+    return f"{metric_label(metric)} {_ARROWS[better(metric)]}"
+
+
+def _known(results: Results) -> str:
+    return "ratings" if results["plan"]["data"]["target"] == "rating" else "interactions"
+
+
+def _natural(value: str) -> tuple[bool, float, str]:
+    """Numbers by size, before words."""
+    try:
+        return False, float(value), value
+    except ValueError:
+        return True, 0.0, value
+
+
+def _has_numbers(table: Table) -> bool:
+    return any(cell[:1].isdigit() or cell[:1] == "−" for cell in _cells(table))
+
+
+def _cells(table: Table) -> Iterable[str]:
+    return (cell for row in table.rows for cell in row[1:])

@@ -1,0 +1,101 @@
+"""Numbers and names in words, for the verdict and the tables: rounded sensibly, and never "nan" or "None"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+NOTHING = "–"
+METRICS = {"mse": "MSE", "mae": "MAE", "ndcg3": "nDCG@3", "ndcg5": "nDCG@5", "nel": "NEL", "auc": "AUC"}
+METHODS = {
+    "melu": "MeLU",
+    "meta_sgd": "Meta-SGD",
+    "transfer": "transfer learning",
+    "paml": "PAML",
+    "at_paml": "AT-PAML",
+    "reg_paml": "REG-PAML",
+}
+_DIGITS = {"nel": 4, "auc": 4}  # as many as the paper gives
+
+
+def metric_label(metric: str) -> str:
+    """As in the paper's tables."""
+    return METRICS.get(metric, metric)
+
+
+def method_label(name: str) -> str:
+    """As in the paper; a method that is not the paper's goes by its own name."""
+    return METHODS.get(name, name)
+
+
+def variant_label(name: str, method: str) -> str:
+    """`reg_paml gamma=0.01` is "REG-PAML gamma=0.01"; a name of the user's own stays."""
+    return method_label(method) + name.removeprefix(method) if name.startswith(f"{method} ") else name
+
+
+def digits(metric: str) -> int:
+    """Decimal places of a metric."""
+    return _DIGITS.get(metric, 3)
+
+
+def number(value: float | None, places: int = 3) -> str:
+    """Fixed decimal places with a true minus sign; values that round to zero have none."""
+    if value is None:
+        return NOTHING
+    text = f"{value:,.{places}f}"
+    return text.replace("-", "−") if any(digit in text for digit in "123456789") else text.removeprefix("-")
+
+
+def spread(mean: float | None, deviation: float | None, places: int = 3) -> str:
+    """mean ± standard deviation; the mean alone with a single seed."""
+    middle = number(mean, places)
+    return middle if mean is None or deviation is None else f"{middle} ± {number(deviation, places)}"
+
+
+def amount(value: float | None) -> str:
+    """About three significant digits: seconds, milliseconds, megabytes."""
+    if value is None:
+        return NOTHING
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    text = f"{value:.3g}"
+    return f"{value:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def percent(share: float) -> str:
+    """0.059 is "5.9 %"."""
+    return f"{100 * share:.1f} %"
+
+
+def p_value(p: float | None) -> str:
+    """For a table: "0.034" or "<0.001"; what lies just below 0.05 is not rounded to it."""
+    if p is None:
+        return NOTHING
+    return "<0.001" if p < 0.001 else "<0.05" if p < 0.05 <= round(p, 3) else f"{p:.3f}"
+
+
+def p_words(p: float | None) -> str:
+    """For a sentence: "p = 0.034" or "p < 0.001"."""
+    text = p_value(p)
+    return "p unknown" if p is None else f"p < {text[1:]}" if text[0] == "<" else f"p = {text}"
+
+
+def interval(found: dict[str, Any] | None, places: int = 3) -> str:
+    """For a table: "−0.061 to −0.049"."""
+    return NOTHING if found is None else f"{number(found['low'], places)} to {number(found['high'], places)}"
+
+
+def count(n: int, noun: str) -> str:
+    """1 user, 2 users."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def listing(names: Sequence[str], most: int | None = None) -> str:
+    """a, b and c; beyond `most` names, how many more."""
+    shown = list(names)
+    if most is not None and len(shown) > most + 1:
+        shown = [*shown[:most], f"{len(shown) - most} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def upper(text: str) -> str:
+    """The beginning of a sentence; names that begin in their own way ("nDCG") never do."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,167 @@
+"""A comparison's folder made by hand: simulated rows of which the truth is known. Legend: U users."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from paml.results import summarise_comparison
+
+QUICK = 30  # resamples where the interval is not what is tested
+METHODS = ["melu", "paml", "reg_paml"]
+VARIANTS = {
+    "reg_paml gamma=0.01": {"method": "reg_paml", "settings": {"gamma": 0.01}},
+    "reg_paml gamma=1e-05": {"method": "reg_paml", "settings": {"gamma": 1e-5}},
+}
+BASELINES = {"rating": ["training_mean", "item_mean", "bias"], "click": ["constant_rate", "user_rate", "logistic"]}
+REFERENCE = "retrained_mf"
+SHOTS = ["0", "1", "3", "5", "10", "20", "all"]
+TRUTH = {  # how far an entry's errors lie above those of the best baseline
+    "training_mean": 0.4,
+    "item_mean": 0.2,
+    "bias": 0.0,
+    "constant_rate": 0.4,
+    "user_rate": 0.2,
+    "logistic": 0.0,
+    "retrained_mf": -0.4,
+    "melu": 0.1,
+    "paml": 0.0,
+    "reg_paml": -0.2,
+    "reg_paml gamma=0.01": -0.1,
+    "reg_paml gamma=1e-05": 0.3,
+}
+
+
+def write_comparison(
+    folder: Path,
+    *,
+    target: str = "rating",
+    source: str = "ml-1m",
+    methods: list[str] | None = None,
+    variants: dict[str, Any] | None = None,
+    baselines: list[str] | None = None,
+    seeds: tuple[int, ...] = (0, 1),
+    users: int = 60,
+    minor: float = 1 / 3,
+    gap: float = 0.3,
+    effect: float = 1.0,
+    noise: float = 0.1,
+    undefined: float = 0.0,
+    unfinished: tuple[tuple[str, int], ...] = (),
+    group_by: str | None = "age",
+    seed: int = 0,
+) -> Path:
+    """A folder as `paml compare` leaves it, without its report.
+
+    `effect` scales TRUTH (0: all entries are equal), `gap` is how much worse minor users fare, `undefined` the share of
+    users without a ranking metric, `unfinished` the cells that are missing.
+    """
+    rng = np.random.default_rng(seed)
+    methods = METHODS if methods is None else methods
+    variants = VARIANTS if variants is None else variants
+    references = [REFERENCE] if target == "rating" else []
+    baselines = [*BASELINES[target], *references] if baselines is None else baselines
+    people = _people(rng, users, minor, undefined)
+    hard_U = rng.gamma(4, 0.2, users) + gap * (people["group"] == "minor").to_numpy()
+    rows, shots, items, cost = [], [], [], []
+    for name in [*baselines, *methods, *variants]:
+        for run in seeds:
+            if (name, run) in unfinished:
+                continue
+            error_U = np.abs(hard_U + effect * TRUTH[name] + noise * rng.normal(size=users)) + 0.01
+            keys = [pl.lit(name).alias("method"), pl.lit(run, pl.Int64).alias("seed")]
+            cell = people.select(*keys, pl.all())
+            rate = None if name in baselines else 0.01
+            rows.append(_scored(cell, error_U, target, rng).with_columns(pl.lit(rate, pl.Float64).alias("rate")))
+            for k, value in enumerate(SHOTS):
+                more = 0.1 * (len(SHOTS) - 1 - k) * (1.0 if name in methods else 0.5)
+                shots.append(_scored(_under(cell, "shots", value), error_U + more, target, rng))
+            items.append(_scored(_under(cell, "items", "warm"), error_U, target, rng))
+            cold = np.arange(users) < users // 4
+            items.append(_scored(_under(cell.filter(cold), "items", "cold"), error_U[cold] + 0.2, target, rng))
+            cost.append(_cost(name, run, name in baselines))
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = {
+        "format": 1,
+        "data": {
+            "path": "data",
+            "fingerprint": "0" * 16,
+            "source": source,
+            "target": target,
+            "users": 10 * users,
+            "items": 80,
+            "interactions": 400 * users,
+        },
+        "recipe": "default",
+        "settings": {},
+        "seeds": list(seeds),
+        "same_split": True,
+        "methods": methods,
+        "baselines": baselines,
+        "variants": variants,
+        "group_by": group_by,
+    }
+    (folder / "plan.json").write_text(json.dumps(plan))
+    if rows:
+        pl.concat(rows).write_parquet(folder / "rows.parquet")
+        pl.concat([*shots, *items]).drop("support_rows", "user.age").write_parquet(folder / "scenarios.parquet")
+        pl.DataFrame(cost, infer_schema_length=None).write_parquet(folder / "cost.parquet")
+    return folder
+
+
+_MADE: dict[str, dict[str, Any]] = {}
+
+
+def summarised(folder: Path, **wishes: Any) -> dict[str, Any]:
+    """The results of such a comparison, made once; `folder` is used if it is the first."""
+    key = repr(sorted(wishes.items()))
+    if key not in _MADE:
+        _MADE[key] = summarise_comparison(write_comparison(folder, **wishes), resamples=QUICK)
+    return deepcopy(_MADE[key])
+
+
+def _people(rng: np.random.Generator, users: int, minor: float, undefined: float) -> pl.DataFrame:
+    names = [f"u{k:04}" for k in range(users)]
+    groups = ["minor" if k < round(minor * users) else "major" for k in range(users)]
+    return pl.DataFrame(
+        {
+            "user": pl.Series(names, dtype=pl.String),
+            "group": pl.Series(groups, dtype=pl.String),
+            "support_rows": rng.integers(2, 60, users),
+            "query_rows": rng.integers(1, 12, users),
+            "user.age": pl.Series([str(18 + 7 * (k % 3)) for k in range(users)], dtype=pl.String),
+            "ranked": np.arange(users) >= round(undefined * users),
+        }
+    )
+
+
+def _under(cell: pl.DataFrame, scenario: str, value: str) -> pl.DataFrame:
+    return cell.with_columns(scenario=pl.lit(scenario), value=pl.lit(value))
+
+
+def _scored(cell: pl.DataFrame, error_U: np.ndarray, target: str, rng: np.random.Generator) -> pl.DataFrame:
+    """The metrics of users with such errors; NaN where there is nothing to rank."""
+    chance_U = np.full(len(error_U), 0.6)
+    good_U = np.where(cell["ranked"].to_numpy(), 1 / (1 + error_U), np.nan)
+    if target == "click":
+        columns = {"auc": good_U, "nel": error_U / 10}
+    else:
+        rank = {"ndcg3": good_U, "ndcg3_chance": chance_U, "ndcg5": good_U + 0.02, "ndcg5_chance": chance_U}
+        columns = {"mse": error_U, "mae": np.sqrt(error_U) * rng.uniform(0.8, 0.9, len(error_U)), **rank}
+    return cell.drop("ranked").with_columns(pl.Series(name, values) for name, values in columns.items())
+
+
+def _cost(name: str, seed: int, baseline: bool) -> dict[str, Any]:
+    return {
+        "method": name,
+        "seed": seed,
+        "fit_seconds": 0.5 if baseline else 40.0 + seed,
+        "seconds_per_epoch": None if baseline else 2.0,
+        "users_per_second": None if baseline else 800.0,
+        "adapt_ms": 0.02 if baseline else 1.5,
+        "peak_mb": 700.0,
+        "refit_seconds": 3.0 if name == REFERENCE else None,
+    }

@@ -1,0 +1,257 @@
+"""Figures say what the rows say, and are files that stand alone."""
+
+import json
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from paml.baselines import reweighted
+from paml.report import style
+from paml.report.accuracy import calibration_curve, kernel_density
+from paml.report.figures import FIGURES, Figure, figures, save_figures
+from paml.report.material import Material
+from report.comparison import write_comparison
+from report.complete import complete, write_results
+
+SVG = "{http://www.w3.org/2000/svg}"
+CLICKS_ONLY = {"clicks", "calibration"}
+RATINGS_ONLY = {"gamma", "failure"}  # the comparison of clicks has no variants
+
+
+def meanings(folder: Path, name: str) -> list[str]:
+    """What the marks of a figure stand for."""
+    root = ET.parse(folder / "figures" / f"{name}.svg").getroot()
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
+    return titles[1:]  # the first is the figure's own
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def labels(folder: Path, *kinds: str) -> dict[str, str]:
+    return {e["name"]: e["label"] for e in results_of(folder)["entries"] if not kinds or e["kind"] in kinds}
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"(?<![\w=.-])\d+\.\d+", text)]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf"])
+def test_every_figure_is_there(ratings: Path, clicks: Path, suffix: str) -> None:
+    drawn = {path.stem for path in (ratings / "figures").glob(f"*.{suffix}")}
+    assert drawn == set(FIGURES) - CLICKS_ONLY
+    drawn = {path.stem for path in (clicks / "figures").glob(f"*.{suffix}")}
+    assert drawn == set(FIGURES) - RATINGS_ONLY
+
+
+def test_files_are_sound_and_refer_to_themselves_only(ratings: Path, clicks: Path) -> None:
+    for path in [*(ratings / "figures").glob("*.svg"), *(clicks / "figures").glob("*.svg")]:
+        text = path.read_text()
+        root = ET.fromstring(text)
+        ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+        assert len(ids) == len(set(ids))
+        assert all(key.startswith(f"{path.stem}-") for key in ids)
+        referred = set(re.findall(r'(?:href="|url\()([^")]+)', text))
+        assert all(target.removeprefix("#") in ids for target in referred)
+        assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert style.INK not in text.replace(style._STANDALONE, "")
+        assert "script" not in text
+        assert not list(root.iter(f"{SVG}image"))
+    for path in (ratings / "figures").glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF")
+
+
+def test_the_same_comparison_gives_the_same_bytes(clicks: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (clicks / "figures").iterdir()}
+    drawn = figures(clicks, results_of(clicks))
+    assert {f"{name}.svg": figure.svg.encode() for name, figure in drawn.items()}.items() <= before.items()
+    assert {f"{name}.pdf": figure.pdf for name, figure in drawn.items()}.items() <= before.items()
+
+
+def test_the_comparison_shows_the_tables_means(ratings: Path) -> None:
+    table = results_of(ratings)["table"]["mse"]
+    told = meanings(ratings, "comparison")
+    assert len(told) == len(table)
+    for (name, label), text in zip(labels(ratings).items(), told, strict=True):
+        mean, low, high = numbers(text.removeprefix(label))[:1] + numbers(text.removeprefix(label))[-2:]
+        assert text.startswith(f"{label}: ")
+        assert mean == pytest.approx(table[name]["all"]["mean"], abs=5e-5)
+        assert low < mean < high
+    assert f">{table['reg_paml']['all']['mean']:.3f}<" in (ratings / "figures" / "comparison.svg").read_text()
+
+
+@pytest.mark.parametrize("name", ["boxes", "boxes_enlarged"])
+def test_boxes_show_the_users_quartiles(ratings: Path, name: str) -> None:
+    rows = pl.read_parquet(ratings / "rows.parquet")
+    users = rows.group_by("method", "user").agg(pl.col("mse").mean())
+    told = meanings(ratings, name)
+    for (method, label), text in zip(labels(ratings).items(), told, strict=True):
+        value_U = users.filter(pl.col("method") == method)["mse"].to_numpy()
+        expected = np.quantile(value_U, [0.5, 0.25, 0.75])
+        assert numbers(text.removeprefix(label)) == pytest.approx(expected.tolist(), abs=5e-5)
+        assert text.endswith(f"{len(value_U)} users")
+
+
+def test_marks_lie_where_their_values_are(ratings: Path) -> None:
+    """A straight line leads from the values to the places of the comparison's dots."""
+    root = ET.parse(ratings / "figures" / "comparison.svg").getroot()
+    places = []
+    for group in root.iter(f"{SVG}g"):
+        title = group.find(f"{SVG}title")
+        if title is not None:
+            use = next(group.iter(f"{SVG}use"))
+            places.append((numbers(str(title.text).partition(": ")[2])[0], float(use.attrib["x"])))
+    value_K, x_K = np.array(places).T
+    assert len(value_K) == len(labels(ratings))
+    slope, start = np.polyfit(value_K, x_K, 1)
+    assert slope > 0
+    assert np.abs(slope * value_K + start - x_K).max() < 0.05
+
+
+def test_rates_and_violins_show_both_groups(ratings: Path) -> None:
+    rows = pl.read_parquet(ratings / "rows.parquet")
+    told = meanings(ratings, "rates")
+    assert len(told) == 2 * 4  # MeLU has one rate for all
+    minor = rows.filter((pl.col("method") == "paml") & (pl.col("group") == "minor"))["rate"]
+    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(told)
+    assert len(meanings(ratings, "violins")) == 2 * 6  # the best baseline, three methods, two variants
+    assert len(meanings(ratings, "failure")) == 2 * 2
+
+
+def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
+    text = (ratings / "figures" / "embeddings.svg").read_text()
+    told = meanings(ratings, "embeddings")
+    assert sum(int(re.findall(r"\d+ m", part)[0][:-2]) for part in told) == 3 * 60
+    paths = re.findall(r"</title>\s*<path d=\"([^\"]*)\"", text)
+    assert sum(path.count("M") for path in paths) == 3 * 60
+
+
+def test_curves_show_the_results(ratings: Path) -> None:
+    results = results_of(ratings)
+    told = " ".join(meanings(ratings, "shots"))
+    for mean in results["shots"]["means"]["reg_paml"]:
+        assert f"{mean:.4f}" in told
+    assert "training mean" not in told  # the best baseline alone
+    cold = " ".join(meanings(ratings, "items"))
+    assert f"REG-PAML, new items: {results['items']['cold']['reg_paml']:.4f}" in cold
+    assert len(meanings(ratings, "cost")) == len(results["entries"])
+    assert len(meanings(ratings, "activity")) == 6
+    assert len(meanings(ratings, "learning")) == 5
+    table = results["table"]["mse"]
+    expected = {
+        group: [table[name][group]["mean"] for name in ("reg_paml", "reg_paml gamma=0.01")]
+        for group in ("all", "major", "minor")
+    }
+    assert meanings(ratings, "gamma") == [
+        f"{group} users; 0.001: {usual:.4f}, 0.01: {more:.4f}" for group, (usual, more) in expected.items()
+    ]
+
+
+def test_clicks_show_both_metrics(clicks: Path) -> None:
+    table = results_of(clicks)["table"]
+    told = meanings(clicks, "clicks")
+    for metric in ("auc", "nel"):
+        for name, label in labels(clicks).items():
+            found = table[metric][name]["all"]
+            assert f"{label}: {metric.upper()} {found['mean']:.4f} ± {found['deviation']:.4f}" in told
+
+
+def test_calibration_is_freed_of_the_weights() -> None:
+    rng = np.random.default_rng(1)
+    p_N = rng.uniform(0.01, 0.5, 50_000)
+    label_N = (rng.random(len(p_N)) < p_N).astype(int)
+    predicted_B, observed_B = calibration_curve(reweighted(p_N), label_N)
+    assert len(predicted_B) == 10
+    assert predicted_B.mean() == pytest.approx(p_N.mean(), abs=1e-9)
+    assert np.abs(predicted_B - observed_B).max() < 0.03
+
+
+def test_densities_integrate_to_one() -> None:
+    x_G = np.linspace(-6, 6, 400)
+    for value_U in (np.random.default_rng(0).normal(size=900), np.array([0.0, 0.0, 0.0, 1.0])):
+        assert np.trapezoid(kernel_density(value_U, x_G), x_G) == pytest.approx(1, abs=0.01)
+
+
+def test_long_names_keep_their_ends() -> None:
+    assert style.shortened("REG-PAML gamma=0.01") == "REG-PAML gamma=0.01"
+    assert style.shortened("gradient boosting (LightGBM)") == "gradient boosting"
+    assert style.shortened("matrix factorisation, folded in (LensKit)") == "matrix fa…folded in"
+    assert style.shortened("matrix factorisation, retrained (LensKit)") == "matrix fa…retrained"
+
+
+def test_names_at_curves_do_not_overlap() -> None:
+    for wanted in ([0.5] * 6, [0.0, 0.01, 0.02, 0.99, 1.0], [-3.0, 0.5, 7.0], [0.2]):
+        placed_K = style.spread_out(np.array(wanted), 0.1)
+        assert (np.diff(placed_K) > 0.0999).all()
+        assert placed_K.min() > -1e-9
+        assert placed_K.max() < 1 + 1e-9
+    assert len(style.spread_out(np.zeros(0), 0.1)) == 0
+    assert (np.diff(style.spread_out(np.full(30, 0.5), 0.1)) > 0.09).all()  # more than there is room for
+
+
+def test_colours_stand_out_and_stay(ratings: Path) -> None:
+    material = Material.read(ratings, results_of(ratings))
+    colours = {entry.name: entry.colour for entry in material.entries}
+    assert colours["reg_paml"] == style.METHOD_COLOURS["reg_paml"]
+    learned = [entry.colour for entry in material.entries if entry.learned]
+    assert len(set(learned)) == len(learned)
+    for colour in [*style.METHOD_COLOURS.values(), *style.MORE_COLOURS, *style.GREYS]:
+        for page in ("#ffffff", "#15181b"):
+            assert contrast(colour, page) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    """As the Web Content Accessibility Guidelines measure it."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_nothing_to_draw_leaves_figures_out(tmp_path: Path) -> None:
+    everything = tuple((name, seed) for name in ("bias", "paml") for seed in (0, 1))
+    folder = write_comparison(
+        tmp_path / "OUT", methods=["paml"], variants={}, baselines=["bias"], unfinished=everything
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert figures(folder, write_results(folder)) == {}
+
+
+@pytest.mark.parametrize("users", [1, 3])
+def test_hardly_any_users(tmp_path: Path, users: int) -> None:
+    folder = write_comparison(tmp_path / "OUT", users=users, seeds=(0,), variants={}, methods=["paml"])
+    drawn = figures(complete(folder), results_of(folder))
+    assert "comparison" in drawn
+    assert "embeddings" not in drawn
+
+
+def test_values_that_do_not_vary(tmp_path: Path) -> None:
+    folder = complete(write_comparison(tmp_path / "OUT", methods=["paml"], variants={}, baselines=["bias"]))
+    rows = pl.read_parquet(folder / "rows.parquet").with_columns(mse=pl.lit(1.0), rate=pl.lit(0.01))
+    rows.write_parquet(folder / "rows.parquet")
+    embedded = pl.read_parquet(folder / "embeddings.parquet")
+    same = pl.Series([[1.0, 2.0]] * len(embedded), dtype=pl.List(pl.Float32))
+    embedded.with_columns(vector=same).write_parquet(folder / "embeddings.parquet")
+    drawn = figures(folder, write_results(folder))
+    assert {"comparison", "boxes"} <= set(drawn)
+    assert not {"rates", "embeddings", "violins"} & set(drawn)
+
+
+def test_figures_that_are_no_more_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "shots.svg").write_text("old")
+    save_figures({"cost": Figure("title", "caption", "<svg/>", b"%PDF")}, tmp_path)
+    assert not (tmp_path / "shots.svg").exists()
+    assert (tmp_path / "cost.pdf").exists()
+    assert not list(tmp_path.glob(".*"))

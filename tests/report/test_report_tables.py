@@ -1,0 +1,196 @@
+"""Tables say what the results say, in every form."""
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from paml.errors import SettingsError
+from paml.report.render import Form, Table, render
+from paml.report.tables import all_tables
+from paml.wording import NOTHING, amount, count, listing, number, p_value, spread
+from report.comparison import METHODS, VARIANTS, summarised
+
+Make = Callable[..., dict[str, Any]]
+AWKWARD = "a & b_c % #1 $x$ {y} ~^ \\ | * [z] <w>"
+EVERY = ["comparison", "groups", "paired", "shots", "activity", "by_group", "items", "cost"]
+PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups"]
+WISHES: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "clicks": {"target": "click", "source": "taobao"},
+    "half finished": {"unfinished": (("bias", 1), ("paml", 0), ("reg_paml", 0), ("reg_paml", 1))},
+    "no minor users": {"minor": 0.0},
+    "undefined": {"undefined": 1.0, "seeds": (0,)},
+    "one seed": {"seeds": (7,)},
+    "one user": {"users": 1},
+    "nobody": {"users": 0},
+    "only baselines": {"methods": [], "variants": {}},
+    "only methods": {"baselines": []},
+}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def summarise(**wishes: Any) -> dict[str, Any]:
+        return summarised(tmp_path / "out", **wishes)
+
+    return summarise
+
+
+def parsed(text: str) -> list[dict[str, str]]:
+    """The lines of a table in Markdown: column -> cell, marks and escapes removed."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    split = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    plain = [[plainly(cell) for cell in row] for row in split]
+    return [dict(zip(plain[0], row, strict=True)) for row in plain[2:]]
+
+
+def plainly(cell: str) -> str:
+    unmarked = re.sub(r"^(\*\*|_)|(?<!\\)(\*\*|_)$", "", cell)
+    return html.unescape(re.sub(r"\\(.)", r"\1", unmarked))
+
+
+def named(results: dict[str, Any]) -> dict[str, Table]:
+    return {table.name: table for table in all_tables(results)}
+
+
+def test_rendered_tables_equal_the_results(make: Make) -> None:
+    found = make()
+    tables = named(found)
+    assert list(tables) == [*EVERY, *PAPER]
+    label = {entry["label"]: entry["name"] for entry in found["entries"]}
+    lines = parsed(render(tables["comparison"], "markdown"))
+    assert {line[""] for line in lines} == set(label)
+    for line in lines:
+        for metric, title in (("mse", "MSE ↓"), ("ndcg3", "nDCG@3 ↑"), ("ndcg5", "nDCG@5 ↑"), ("mae", "MAE ↓")):
+            name = label[line[""]]
+            one = found["table"][metric][name]["all"]
+            star = "*" if found["improvements"][metric].get(name, {}).get("star") else ""
+            assert line[title] == f"{one['mean']:.3f} ± {one['deviation']:.3f}{star}"
+    for line in parsed(render(tables["groups"], "markdown")):
+        groups = found["groups"][label[line[""]]]
+        assert line["gap"] == number(groups["gap"]["difference"])
+        assert line["p"] == p_value(groups["test"]["p_value"])
+        assert line["p (equal)"] == p_value(groups["gap"]["equivalence_p"])
+    paired = {(line["metric"], label[line["method"]]): line for line in parsed(render(tables["paired"], "markdown"))}
+    assert len(paired) == 4 * (len(METHODS) + len(VARIANTS))
+    for one in found["paired"]["mse"]:
+        line = paired["MSE", one["method"]]
+        assert line["difference"] == number(one["difference"])
+        assert line["p (Holm)"] == p_value(one["holm_p"])
+    for line in parsed(render(tables["shots"], "markdown")):
+        assert list(line.values())[1:] == [number(mean) for mean in found["shots"]["means"][label[line[""]]]]
+    for line in parsed(render(tables["items"], "markdown")):
+        assert line["cold items (15 users)"] == number(found["items"]["cold"][label[line[""]]])
+    for line in parsed(render(tables["by_group"], "markdown")):
+        assert line["18 (20 users)"] == number(found["by_group"]["values"]["18"][label[line[""]]]["mean"])
+    for line in parsed(render(tables["cost"], "markdown")):
+        assert line["fit, s"] == amount(found["cost"][label[line[""]]]["fit_seconds"])
+    beside = {line[""]: line for line in parsed(render(tables["paper_comparison"], "markdown"))}
+    assert beside["MeLU"]["MSE, paper"] == "1.451 ± 0.022"
+    ours = found["table"]["mse"]["melu"]["all"]
+    assert beside["MeLU"]["MSE, ours"] == spread(ours["mean"], ours["deviation"])
+    assert beside["Meta-SGD"]["MSE, ours"] == NOTHING
+
+
+def test_remarks_say_in_words_who_loses(make: Make) -> None:
+    remarks = {line[""]: line["remark"] for line in parsed(render(named(make())["comparison"], "markdown"))}
+    assert remarks["item + user bias"] == "best baseline"
+    assert remarks["MeLU"] == "loses to item + user bias"
+    assert remarks["REG-PAML"] == "beats every baseline"
+    assert remarks["REG-PAML gamma=1e-05"] == "loses to item + user bias and item's mean"
+    assert remarks["matrix factorisation, retrained"] == "reference"
+    half = make(**WISHES["half finished"])
+    remarks = {line[""]: line["remark"] for line in parsed(render(named(half)["comparison"], "markdown"))}
+    assert remarks["REG-PAML"] == "0 of 2 seeds"
+    assert remarks["PAML"].startswith("1 of 2 seeds; ")
+
+
+def test_the_best_is_bold_and_references_are_not_ranked(make: Make) -> None:
+    table = named(make())["comparison"]
+    labels = [row[0] for row in table.rows]
+    assert labels[0] == "matrix factorisation, retrained"
+    assert table.rules[0] == 1
+    assert table.best == {(labels.index("REG-PAML"), column) for column in range(1, 5)}
+    assert table.second == {(labels.index("REG-PAML gamma=0.01"), column) for column in range(1, 5)}
+    assert "**" in render(table, "markdown")
+    assert r"\textbf{" in render(table, "latex")
+    assert "(1) best, (2) second best" in render(table, "text")
+
+
+@pytest.mark.parametrize("wishes", WISHES.values(), ids=list(WISHES))
+def test_nothing_undefined_is_ever_printed(make: Make, wishes: dict[str, Any]) -> None:
+    results = make(**wishes)
+    for table in all_tables(results):
+        for form in get_args(Form):
+            text = render(table, form)
+            assert not re.search(r"\b(nan|none|null|inf)\b", text, re.IGNORECASE), (table.name, form)
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert any(cell != NOTHING for row in table.rows for cell in row[1:])
+
+
+def test_empty_tables_are_left_out(make: Make) -> None:
+    assert [name for name in named(make(users=0)) if name not in PAPER] == ["cost"]
+    assert "paired" not in named(make(methods=[], variants={}))
+    assert not {"by_group", *PAPER} & set(named(make(source="synthetic", group_by=None)))
+
+
+def test_columns_of_plain_text_are_aligned(make: Make) -> None:
+    text = render(named(make(**WISHES["half finished"]))["comparison"], "text")
+    lines = [line for line in text.splitlines() if " ± " in line and not line.startswith("Mean")]
+    assert len({line.rindex("±") for line in lines}) == 1
+    assert max(map(len, text[text.index("(1) best") :].splitlines())) <= 100
+
+
+def test_latex_and_markdown_escape() -> None:
+    table = Table("t", AWKWARD, ("", AWKWARD), ((AWKWARD, "1.0*"), ("* first", "−2.0")), AWKWARD, frozenset({(0, 1)}))
+    latex = render(table, "latex")
+    assert (
+        r"a \& b\_c \% \#1 \$x\$ \{y\} \textasciitilde{}\textasciicircum{} \textbackslash{} \textbar{} {*} {[}z{]}"
+        in latex
+    )
+    assert r"\textbf{1.0}$^{*}$ \\" in latex
+    assert "{*} first & $-$2.0" in latex
+    body = latex[latex.index(r"\toprule") : latex.index(r"\bottomrule")]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [1, 1, 1]
+    plain = latex.replace(r"\{", "").replace(r"\}", "")
+    assert plain.count("{") == plain.count("}")
+    assert len(re.findall(r"(?<!\\)\$", latex)) % 2 == 0
+    assert latex.isascii()
+    markdown = render(table, "markdown")
+    lines = parsed(markdown)
+    assert list(lines[0]) == ["", AWKWARD]
+    assert "**1.0\\***" in markdown
+
+
+def test_latex_of_all_tables_is_ascii_and_whole(make: Make) -> None:
+    for table in all_tables(make()):
+        latex = render(table, "latex")
+        assert latex.isascii(), set(filter(lambda symbol: not symbol.isascii(), latex))
+        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", latex)
+        assert columns is not None
+        for row in [line for line in latex.splitlines() if line.endswith(r"\\")]:
+            assert len(re.findall(r"(?<!\\)&", row)) == len(columns.group(1)) - 1
+        begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", latex) for word in ("begin", "end"))
+        assert begun == ended[::-1]
+
+
+def test_unknown_forms_are_refused(make: Make) -> None:
+    table = named(make())["cost"]
+    with pytest.raises(SettingsError, match="did you mean 'markdown'"):
+        render(table, "markdwn")  # type: ignore[arg-type]
+    assert render(replace(table, note=""), "text").endswith("\n")
+
+
+def test_words() -> None:
+    assert (count(1, "user"), count(2, "user"), count(1200, "user")) == ("1 user", "2 users", "1,200 users")
+    assert (number(-0.0001), number(-1.5), number(None)) == ("0.000", "−1.500", NOTHING)
+    shown = {None: NOTHING, 1234.5: "1,234", 40.5: "40.5", 1.5: "1.5", 0.02: "0.02", 0.00001: "0.00001"}
+    assert {value: amount(value) for value in shown} == shown
+    assert [p_value(p) for p in (None, 0.0001, 0.0499, 0.05)] == [NOTHING, "<0.001", "<0.05", "0.050"]
+    assert [listing(names, 1) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a and 2 more"]
