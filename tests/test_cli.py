@@ -20,9 +20,9 @@ from paml.recipe import Recipe
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from paml.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False)
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -136,9 +136,28 @@ def test_list_shows_sources_and_settings() -> None:
     assert "cold_share" in run("data", "list").stdout
 
 
+@pytest.mark.timeout(600)
 def test_demo_runs_twice(tmp_path: Path) -> None:
     for _ in range(2):
-        done = run("demo", cwd=tmp_path)
+        done = run("demo", cwd=tmp_path, timeout=280)
         assert done.returncode == 0, done.stderr
-        assert "item + user bias, folded in" in done.stdout
-        assert "best reachable" in done.stdout
+        assert "item + user bias" in done.stdout
+        assert "no predictor can have a smaller MSE than 0.469" in done.stdout
+        assert "report: paml-demo/comparison/report.html" in done.stdout
+
+
+def test_compare_then_report(tmp_path: Path, world: paml.PreparedData) -> None:
+    options = ["--methods", "melu", "--baselines", "bias,training_mean", "--seeds", "1", "--out", "C", "--threads", "1"]
+    command = ["compare", world.path, *options, "epochs=1", "hidden=8"]
+    done = run(*command, "--variant", "reg_paml gamma=0.1", "--group-by", "gender", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "item + user bias" in done.stdout
+    assert done.stdout.splitlines()[-1] == "report: C/report.html"
+    results = json.loads((tmp_path / "C" / "results.json").read_text())
+    shown = json.loads(run("report", "C", "--json", cwd=tmp_path).stdout)
+    assert shown == results
+    assert "\\toprule" in run("report", "C", "--format", "latex", cwd=tmp_path).stdout
+    assert "| ---" in run("report", "C", "--format", "markdown", cwd=tmp_path).stdout.replace("|---", "| ---")
+    assert "was begun with other settings" in run("compare", world.path, "--out", "C", cwd=tmp_path).stderr
+    assert run("compare", world.path, "--format", "word", cwd=tmp_path).returncode == 2
+    assert "made by `paml compare` expected" in run("report", "nowhere", cwd=tmp_path).stderr

@@ -8,6 +8,7 @@
 
 from importlib.metadata import version
 
+from paml.compare import compare
 from paml.data.describe import describe
 from paml.data.inspect import inspect
 from paml.data.prepare import prepare
@@ -25,6 +26,7 @@ __all__ = [
     "Run",
     "SettingsError",
     "TrainingError",
+    "compare",
     "describe",
     "evaluate",
     "inspect",

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 import paml
+from paml.compare import ABLATION, refresh
 from paml.data.inspect import inspect_files, refuse_existing
-from paml.data.prepared import RuleRecord
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
 from paml.demo import run_demo
@@ -22,7 +22,17 @@ from paml.errors import PamlError, SettingsError
 from paml.methods import METHODS
 from paml.progress import for_terminal
 from paml.recipe import recipe_names
-from paml.settings import Settings, parse_assignments
+from paml.report.render import Form
+from paml.settings import parse_assignments
+from paml.terminal import (
+    render_comparison,
+    render_description,
+    render_evaluation,
+    rules_table,
+    settings_of,
+    settings_table,
+    standard_output,
+)
 
 app = typer.Typer(
     name="paml",
@@ -54,11 +64,6 @@ def _fail(message: str) -> None:
     sys.exit(1)
 
 
-def _console() -> Console:
-    """Standard output; text is shown as it is, and lines to copy are not wrapped."""
-    return Console(emoji=False, highlight=False)
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"paml {paml.__version__}")
@@ -80,16 +85,16 @@ def list_sources(
 ) -> None:
     """List the sources that can be prepared, with their settings, and the settings of the protocol."""
     if as_json:
-        sources = {s.name: {"summary": s.summary, "settings": _settings_of(s.settings)} for s in SOURCES.values()}
-        _print_json({"sources": sources, "protocol": _settings_of(Protocol)})
+        sources = {s.name: {"summary": s.summary, "settings": settings_of(s.settings)} for s in SOURCES.values()}
+        _print_json({"sources": sources, "protocol": settings_of(Protocol)})
         return
-    console = _console()
+    console = standard_output()
     for source in SOURCES.values():
         path = "fetched, or --from PATH" if source.archive else "needs --from PATH" if source.takes else ""
         console.print(f"[bold]{source.name}[/bold]  {source.summary}  [dim]{path}[/dim]", soft_wrap=True)
-        console.print(_settings_table(source.settings))
+        console.print(settings_table(source.settings))
     console.print("[bold]protocol[/bold]  settings of every source")
-    console.print(_settings_table(Protocol))
+    console.print(settings_table(Protocol))
 
 
 @data_app.command("inspect")
@@ -110,7 +115,7 @@ def inspect(
         return
     found.write(out)
     steps = f"read {out}, then: paml data prepare tables --schema {out}"
-    _console().print(f"next: {steps}", markup=False, soft_wrap=True)
+    standard_output().print(f"next: {steps}", markup=False, soft_wrap=True)
 
 
 @data_app.command("prepare")
@@ -153,8 +158,8 @@ def prepare(
         progress=for_terminal(),
         settings=values,
     )
-    console = _console()
-    console.print(_rules_table(data.manifest.rules))
+    console = standard_output()
+    console.print(rules_table(data.manifest.rules))
     if data.manifest.source.bad_lines:
         console.print(f"skipped {data.manifest.source.bad_lines:,} bad lines")
     if data.manifest.source.repeated:
@@ -184,7 +189,7 @@ def describe(
     if as_json:
         _print_json(facts)
     else:
-        _render_description(_console(), facts)
+        render_description(standard_output(), facts)
 
 
 @app.command("train")
@@ -225,7 +230,7 @@ def train(
         progress=for_terminal(),
         settings=parse_assignments(settings or []),
     )
-    console = _console()
+    console = standard_output()
     table = Table(title=f"{method}, recipe {recipe}, seed {seed}", title_justify="left", show_header=False)
     for name, value in run.settings.summary.items():
         table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
@@ -249,7 +254,71 @@ def evaluate(
     if as_json:
         _print_json(result)
     else:
-        _render_evaluation(_console(), result)
+        render_evaluation(standard_output(), result)
+
+
+@app.command("compare")
+def compare(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings that replace the recipe's, for all methods.", metavar="key=value"),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the comparison; an unfinished one is continued.", metavar="OUT")
+    ] = Path("paml-comparison"),
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas; all if not given.")
+    ] = ",".join(METHODS),
+    baselines: Annotated[
+        str, typer.Option("--baselines", help="Baselines, separated by commas; all, or none.")
+    ] = "all",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option("--variant", help="A method with other settings, such as 'reg_paml gamma=0.01'; repeatable."),
+    ] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Add the paper's ablation of gamma and its failure case.")
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", help="Trials, each with its own weights and users.", min=1)] = 3,
+    same_split: Annotated[
+        bool, typer.Option("--same-split", help="Keep the data set's own split of users in all trials.")
+    ] = False,
+    recipe: Annotated[str, typer.Option("--recipe", help="One of: " + ", ".join(recipe_names()) + ".")] = "default",
+    group_by: Annotated[
+        str | None, typer.Option("--group-by", help="A user field, whose values are compared, too.", metavar="FIELD")
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="Of the tables: text, markdown or latex.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of tables.")] = False,
+    threads: Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)] = 0,
+) -> None:
+    """Compare methods and baselines over several trials: tables, tests, pictures, and a report."""
+    if threads:
+        torch.set_num_threads(threads)
+    results = paml.compare(
+        folder,
+        _names(methods),
+        seeds,
+        recipe,
+        out=out,
+        baselines=None if baselines == "all" else _names("" if baselines == "none" else baselines),
+        variants=[*(variant or []), *(ABLATION if ablation else ())],
+        same_split=same_split,
+        group_by=group_by,
+        progress=for_terminal(),
+        settings=parse_assignments(settings or []),
+    )
+    _print_comparison(out, results, form, as_json=as_json)
+
+
+@app.command("report")
+def report(
+    folder: Annotated[Path, typer.Argument(help="A comparison, finished or not.", metavar="OUT")],
+    form: Annotated[Form, typer.Option("--format", help="Of the tables: text, markdown or latex.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of tables.")] = False,
+) -> None:
+    """Make results and report of a comparison anew, from what is there."""
+    _print_comparison(folder, refresh(folder), form, as_json=as_json)
 
 
 @app.command("demo")
@@ -258,108 +327,30 @@ def demo(
         "paml-demo"
     ),
 ) -> None:
-    """Prepare the embedded data set and show what simple predictors reach on it."""
+    """Compare every method and baseline on the embedded data set, and write a report."""
     result = run_demo(out, for_terminal())
-    console = _console()
-    facts = paml.describe(result.data)
-    _render_description(console, facts)
-    table = Table(title="Mean squared error on test users (lower is better)", title_justify="left")
-    table.add_column("predictor")
-    table.add_column("MSE", justify="right")
-    for name, mse in result.mse.items():
-        table.add_row(name, f"{mse:.3f}")
-    table.add_row("best reachable (the ratings' own noise)", f"{facts['source']['facts']['best_mse']:.3f}", style="dim")
-    console.print(table)
-    console.print(f"next: paml train {result.data.path} --method reg_paml", markup=False, soft_wrap=True)
+    console = standard_output()
+    render_comparison(console, result.results, "text", {"comparison"})
+    best = paml.describe(result.data)["source"]["facts"]["best_mse"]
+    console.print(f"The ratings' own noise: no predictor can have a smaller MSE than {best:.3f} (seed 0's test users).")
+    if result.left_out:
+        console.print(f"Not installed, so left out: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
+    console.print(f"report: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+    console.print("next, with your own data: paml data inspect ratings.csv users.csv items.csv", soft_wrap=True)
 
 
-def _render_evaluation(console: Console, result: dict[str, Any]) -> None:
-    """All, major and minor users side by side."""
-    title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for group in ("all", "major", "minor"):
-        table.add_column(group, justify="right")
-    for name, values in result.items():
-        if isinstance(values, dict) and name != "undefined":
-            cells = [values[group] for group in ("all", "major", "minor")]
-            decimals = 5 if name == "rate" else 4
-            table.add_row(
-                name, *("–" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.{decimals}f}" for c in cells)
-            )
-    console.print(table)
-    p_value = result["p_value"]
-    console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
-    for name, count in result["undefined"].items():
-        if count:
-            console.print(f"{name} is undefined for {count:,} users, who are left out of its mean")
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _print_comparison(folder: Path, results: dict[str, Any], form: Form, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(results)
+        return
+    console = standard_output()
+    render_comparison(console, results, form)
+    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
 def _print_json(value: dict[str, Any]) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False))
-
-
-def _settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
-    defaults = settings().model_dump(mode="json")
-    return {
-        name: {"default": defaults[name], "description": field.description}
-        for name, field in settings.model_fields.items()
-    }
-
-
-def _settings_table(settings: type[Settings]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, entry in _settings_of(settings).items():
-        table.add_row(f"  {name}={entry['default']}", f"[dim]{entry['description']}[/dim]")
-    return table
-
-
-def _rules_table(rules: tuple[RuleRecord, ...]) -> Table:
-    table = Table(title="Users", title_justify="left")
-    table.add_column("rule")
-    table.add_column("kept", justify="right")
-    table.add_column("dropped", justify="right")
-    for rule in rules:
-        table.add_row(rule.rule, f"{rule.kept:,}", f"{rule.dropped:,}")
-    return table
-
-
-def _render_description(console: Console, facts: dict[str, Any]) -> None:
-    """The description as tables."""
-    sizes = Table(
-        title=f"{facts['source']['name']} ({facts['target']['kind']})", title_justify="left", show_header=False
-    )
-    paper = facts["paper"] or {}
-    sizes.add_row("users", _beside(f"{facts['users']:,}", paper.get("users"), ",d"))
-    sizes.add_row("items", _beside(f"{facts['items']:,} ({facts['items_met']:,} met)", paper.get("items"), ",d"))
-    sizes.add_row("interactions", f"{facts['interactions']:,}")
-    sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
-    groups = " / ".join(f"{share:.1%}" for share in facts["groups"].values())
-    sizes.add_row("major / minor users", _beside(groups, paper.get("major"), ".0%"))
-    quantiles = facts["rows_per_user"]
-    sizes.add_row("interactions per user", ", ".join(f"{name} {value:g}" for name, value in quantiles.items()))
-    for rule, dropped in facts["dropped"].items():
-        sizes.add_row(f"dropped: not among '{rule}'", f"{dropped:,}")
-    sizes.add_row("fingerprint", facts["fingerprint"][:16])
-    console.print(sizes)
-    histogram = Table(title="Targets", title_justify="left", show_header=False)
-    most = max([*facts["histogram"].values(), 1])
-    bar = "█" if console.encoding.lower().startswith("utf") else "#"
-    for value, count in facts["histogram"].items():
-        histogram.add_row(
-            value, f"{count:,}", f"{count / max(facts['interactions'], 1):.1%}", bar * round(30 * count / most)
-        )
-    console.print(histogram)
-    common = Table(
-        title="Users with a common value, per field (paper, Tab. 1)", title_justify="left", show_header=False
-    )
-    for name, share in facts["common_shares"].items():
-        common.add_row(name, _beside(f"{share:.1%}", paper.get("common_shares", {}).get(name), ".1%"))
-    console.print(common)
-    for note in facts["notes"]:
-        console.print(note, markup=False, soft_wrap=True)
-
-
-def _beside(found: str, printed: float | None, form: str) -> str:
-    """What we found, and what the paper prints for it."""
-    return found if printed is None else f"{found}  [dim]paper: {printed:{form}}[/dim]"

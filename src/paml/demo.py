@@ -1,37 +1,52 @@
-"""The demonstration: the embedded data set, and what simple predictors reach on it."""
+"""The demonstration: every method and baseline on the embedded data set, and a report."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from paml.baselines import SplitRows, training_mean, tuned_bias
+from paml.baselines import baselines_for
+from paml.compare import compare
 from paml.data.prepare import prepare
 from paml.data.prepared import PreparedData
 from paml.data.protocol import Protocol
 from paml.data.sources.synthetic import SyntheticSettings
 from paml.errors import FormatError
+from paml.methods import METHODS
 from paml.progress import SILENT, Progress
+
+SEEDS = 2
+EPOCHS = 12  # enough to see what happens, in two minutes
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The prepared data and the mean squared error on test users, by predictor."""
+    """The prepared data, the comparison's folder and results, and baselines whose packages are not installed."""
 
     data: PreparedData
-    mse: dict[str, float]
+    folder: Path
+    results: dict[str, Any]
+    left_out: list[str]
 
 
 def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
-    """Prepare the embedded ratings in `out/data` (or reuse them) and score two predictors on the test users."""
+    """Compare all methods and baselines on the embedded ratings in `out`, or go on with what is there."""
     folder = out / "data"
     data = PreparedData.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
     expected = SyntheticSettings().model_dump(mode="json")
     if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
         remedy = "choose another --out, or remove it"
         raise FormatError("holds another data set than the demonstration's", where=folder, remedy=remedy)
-    test = SplitRows.of(data, "test")
-    with progress.step("scoring baselines"):
-        mse = {
-            "training mean": float(test.query_error(training_mean(data, "test")).mean()),
-            "item + user bias, folded in": float(test.query_error(tuned_bias(data).predict(test)).mean()),
-        }
-    return DemoResult(data, mse)
+    known = baselines_for("rating")
+    present = [name for name, baseline in known.items() if baseline.needs is None or find_spec(baseline.needs)]
+    results = compare(
+        data,
+        tuple(METHODS),
+        SEEDS,
+        "default",
+        out=out / "comparison",
+        baselines=present,
+        progress=progress,
+        settings={"epochs": EPOCHS},
+    )
+    return DemoResult(data, out / "comparison", results, [name for name in known if name not in present])

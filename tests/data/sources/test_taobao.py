@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 import paml
+from paml.data.resplit import resplit
 from paml.data.sources.taobao import PROFILE
 from paml.errors import PamlError
 
@@ -90,3 +91,14 @@ def test_bad_input(taobao: Path, tmp_path: Path) -> None:
     path.write_text(text.replace("nonclk,clk", "nonclk,click"))
     with pytest.raises(PamlError, match=r"raw_sample.csv: has no column 'clk'; did you mean 'click'"):
         paml.prepare("taobao", taobao, tmp_path / "out")
+
+
+def test_a_new_split_has_rates_of_its_own_training_users(taobao: Path, tmp_path: Path) -> None:
+    data = paml.prepare("taobao", taobao, tmp_path / "a", cold_share=1)
+    other = resplit(data, 3, tmp_path / "b")
+    rows = other.interactions().filter(pl.col("user") < other.manifest.splits["train"][1]).collect()
+    item, target = rows["item"].to_numpy(), rows["target"].to_numpy()
+    count = np.bincount(item, minlength=other.manifest.items)
+    clicks = np.bincount(item, weights=target, minlength=other.manifest.items)
+    assert np.allclose(other.items().collect()["ctr"].to_numpy(), (clicks + 20 * target.mean()) / (count + 20))
+    assert other.manifest.source.strangers == data.manifest.source.strangers == 1
