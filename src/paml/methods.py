@@ -88,7 +88,7 @@ class DataShape:
         """The shape of a prepared data set, some fields left out; reads training rows only."""
         end = int(data.array("offsets")[data.manifest.splits["train"][1]])
         mean = float(data.array("target")[:end].mean(dtype=np.float64))
-        known = int(_met_in_training(data).sum())
+        known = int(met_in_training(data).sum())
         return cls(data.schema.without(leave_out), data.manifest.vocabulary, data.manifest.items, known, mean)
 
 
@@ -125,11 +125,11 @@ def fit_to_data(learner: Learner, data: PreparedData) -> None:
     """Number the items that training users met 1, 2, ...; the others share 0, "unknown"."""
     codes_I = learner.network.item_codes_I
     if len(codes_I):
-        met = torch.from_numpy(np.flatnonzero(_met_in_training(data)))
+        met = torch.from_numpy(np.flatnonzero(met_in_training(data)))
         codes_I[met] = torch.arange(1, len(met) + 1)
 
 
-def _met_in_training(data: PreparedData, rows_at_once: int = 1 << 20) -> np.ndarray:
+def met_in_training(data: PreparedData, rows_at_once: int = 1 << 20) -> np.ndarray:
     """Which items training users met, by item row; the rows are read in pieces."""
     met_I = np.zeros(data.manifest.items, dtype=bool)
     item = data.array("item")[: int(data.array("offsets")[data.manifest.splits["train"][1]])]

@@ -14,6 +14,7 @@ from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.evaluate import per_user_metrics, score_rows
 from paml.leakage import require_untouched
+from paml.methods import met_in_training
 
 SHOTS = (0, 1, 3, 5, 10, 20)
 SAMPLE = 20_000
@@ -64,14 +65,6 @@ def score(data: PreparedData, entry: str, predict: Predict, *, few: bool) -> Sco
         _sample(data, tasks, query_N, prediction_N) if data.schema.target.kind == "click" else None,
         1000 * seconds / max(len(tasks), 1),
     )
-
-
-def met_in_training(data: PreparedData) -> np.ndarray:
-    """Which items training users met."""
-    end = int(data.array("offsets")[data.manifest.splits["train"][1]])
-    met_I = np.zeros(data.manifest.items, dtype=bool)
-    met_I[data.array("item")[:end]] = True
-    return met_I
 
 
 def _by_item(data: PreparedData, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> list[pl.DataFrame]:
