@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 import paml
-from conftest import write_tables
 from oracle import oracle_objective, run_oracle
 from paml import adapt as engine
 from paml.data.batches import Loader, TensorBatch
@@ -17,6 +16,7 @@ from paml.learner import Learner
 from paml.memory import MemoryRate
 from paml.methods import METHODS, DataShape, build_learner, find_method, fit_to_data
 from paml.recipe import Recipe, load_recipe
+from smalltables import write_tables
 
 TOLERANCE = 1e-8
 SMALL = {"embedding_size": 4, "hidden": (7, 5), "neighbours": 3, "memory_size": 12, "kernel_delta": 0.05}

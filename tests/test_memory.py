@@ -131,8 +131,22 @@ def test_fewer_nodes_than_neighbours_and_none_at_all() -> None:
     assert torch.equal(empty(h), empty.own.own(h))
 
 
+def test_a_nodes_rate_stays_one() -> None:
+    """A step that would make a rate negative, or larger than any own rate can be, ends at the bound."""
+    rate, keys = rate_with_nodes(rate_scale=0.3)
+    for sign in (-1e6, 1e6):
+        (sign * rate(keys[:2] + 0.1, np.array([50, 51]))).sum().backward()
+        rate.finish_step()
+        assert rate.memory.values_M[:6].min() >= 0
+        assert rate.memory.values_M[:6].max() <= 0.3
+    literal, _ = rate_with_nodes(memory_stores="alpha")
+    (-1e6 * literal(keys[:2] + 0.1, np.array([50, 51]))).sum().backward()
+    literal.finish_step()
+    assert literal.memory.values_M[:6].max() > 1
+
+
 def test_nodes_learn_by_plain_gradient_descent() -> None:
-    rate, _ = rate_with_nodes()
+    rate, _ = rate_with_nodes(rate_scale=1.0)
     h = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(4))
     before_keys, before_values = rate.memory.keys_MH.clone(), rate.memory.values_M.clone()
     live_keys, live_values = before_keys.clone().requires_grad_(), before_values.clone().requires_grad_()

@@ -105,6 +105,8 @@ class MemoryRate(RateSource):
         self.own = own
         self.memory = UserMemory(recipe.memory_size, width)
         self._recipe = recipe
+        own_rates = recipe.memory_stores == "own"
+        self._largest = max(recipe.rate_scale, recipe.warmup_rate) if own_rates else float("inf")
         self._index = make_index(recipe.memory_index)
         self._built_at = NEVER
         self._batch = 0
@@ -149,6 +151,7 @@ class MemoryRate(RateSource):
             if keys.grad is not None and values.grad is not None:
                 self.memory.keys_MH.index_add_(0, slots.flatten(), keys.grad.flatten(0, 1), alpha=-beta)
                 self.memory.values_M.index_add_(0, slots.flatten(), values.grad.flatten(), alpha=-beta)
+                self.memory.values_M.clamp_(0.0, self._largest)  # a loss is so steep in a rate that a step may leave it
             self.memory.touch(slots[known])
         self.memory.store(*self._write)
         self._read = self._write = None
