@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 import paml
 from paml.baselines import BASELINES, Fitted, SplitRows
@@ -181,7 +180,9 @@ def test_no_test_users(tmp_path: Path) -> None:
 
 def test_the_papers_ablation_is_understood() -> None:
     gammas = [Entry.variant(text).settings for text in ABLATION]
-    assert [settings.get("gamma") for settings in gammas if settings] == ["1e-5", "1e-4", "1e-3", "1e-2", None]
+    assert [settings.get("gamma") for settings in gammas if settings] == ["1e-5", "1e-4", "1e-2", None]
+    with pytest.raises(SettingsError, match="unknown method ''"):
+        Entry.variant(" ")
     assert cell_name("reg_paml a=<b>/..", 1) == "reg_paml a= b .. 1".replace(" 1", "@1")
 
 
@@ -205,8 +206,8 @@ def test_whoever_peeks_is_found_out(world: paml.PreparedData, tmp_path: Path, mo
         return Fitted(Cheat(), {}, [], 0.0)
 
     monkeypatch.setitem(BASELINES, "cheat", Baseline("cheat", "cheat", frozenset({"rating"}), peek))
-    with pytest.raises(TrainingError, match="predictions of 'cheat' are not finite"):
-        quick_compare(world, tmp_path / "out", methods=(), baselines=["cheat"])
+    results = quick_compare(world, tmp_path / "out", methods=(), seeds=1, baselines=["cheat"])
+    assert "predictions of 'cheat' are not finite" in results["missing"][0]["reason"]
     with pytest.raises(TrainingError):
         require_untouched(np.array([1.0, np.nan]), "x")
 
@@ -240,5 +241,59 @@ def test_small_groups_and_single_rows_make_no_trouble(tmp_path: Path) -> None:
     assert refresh(tmp_path / "out")["missing"] == [{"method": "melu", "seed": 0}]
 
 
-def test_threads_are_left_as_they_were(done: Path) -> None:
-    assert torch.get_num_threads() == 1
+def test_a_training_that_diverges_stops_no_other(world: paml.PreparedData, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    results = quick_compare(world, out, methods=("melu",), seeds=1, variants=["melu outer_rate=1e30"])
+    assert [cell["method"] for cell in results["missing"]] == ["melu outer_rate=1e30"]
+    assert "the loss is" in results["missing"][0]["reason"]
+    assert any("failed with seed 0 and is left out" in sentence for sentence in results["verdict"])
+    assert results["table"]["mse"]["melu"]["all"]["mean"] is not None
+    assert "failed with seed 0" in (out / "report.html").read_text()
+
+
+def test_later_calls_add_to_a_comparison(world: paml.PreparedData, tmp_path: Path) -> None:
+    quick_compare(world, tmp_path / "out", methods=("melu",), seeds=1, group_by="age")
+    results = quick_compare(world, tmp_path / "out", methods=("paml",), seeds=2, baselines=("item_mean",))
+    assert results["plan"]["methods"] == ["melu", "paml"]
+    assert results["plan"]["baselines"] == ["training_mean", "bias", "item_mean"]
+    assert results["plan"]["group_by"] == "age"
+    assert results["missing"] == []
+    again = quick_compare(
+        world,
+        tmp_path / "out",
+        settings={
+            "epochs": "1",
+            "hidden": "8",
+            **{name: str(QUICK[name]) for name in ("embedding_size", "item_embedding")},
+        },
+    )
+    assert again["plan"]["methods"] == ["melu", "paml", "reg_paml"]  # settings are the same however they were given
+
+
+def test_half_a_grid_compares_only_seeds_that_all_have(done: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(done, half)
+    shutil.rmtree(half / "cells" / "melu@1")
+    results = refresh(half)
+    assert results["seeds"] == [0]
+    assert results["verdict"][0].startswith("Preliminary: 1 of 10 cells is not finished (MeLU with seed 1); numbers")
+    assert {summary["all"]["seeds"] for summary in results["table"]["mse"].values()} == {1}
+
+
+def test_a_folder_without_cells_keeps_its_rows(done: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shutil.copytree(done, shared, ignore=shutil.ignore_patterns("cells", "runs", "splits"))
+    assert refresh(shared)["table"] == json.loads((done / "results.json").read_text())["table"]
+    assert (shared / "rows.parquet").exists()
+
+
+def test_packages_that_are_not_installed(
+    world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paml.baselines.registry.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match="'lenskit_mf' needs the package 'lenskit'; pip install"):
+        quick_compare(world, tmp_path / "a", baselines=["bias", "lenskit_mf"])
+    assert not (tmp_path / "a").exists()
+    results = quick_compare(world, tmp_path / "b", methods=(), seeds=1, baselines=None)
+    assert "lenskit_mf" not in results["plan"]["baselines"]
+    assert "bias" in results["plan"]["baselines"]

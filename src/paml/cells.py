@@ -5,11 +5,10 @@ Fitting gets a data set without the targets of test users, prediction one withou
 
 import json
 import re
-import resource
-import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ class Entry:
     @classmethod
     def variant(cls, text: str) -> "Entry":
         """`"reg_paml gamma=0.01"` -> a method with other settings."""
-        method, *settings = text.split()
+        method, *settings = text.split() or [""]
         find_method(method)
         return cls(" ".join([method, *settings]), method, parse_assignments(settings))
 
@@ -67,7 +66,9 @@ def run_cell(
     frames["rows"], frames["scenarios"] = scores.rows, scores.scenarios
     if scores.predictions is not None:
         frames["predictions"] = scores.predictions
-    cost = frames["cost"].with_columns(adapt_ms=pl.lit(scores.milliseconds), peak_mb=pl.lit(peak[0], dtype=pl.Float64))
+    cost = frames["cost"].with_columns(
+        adapt_ms=pl.lit(scores.milliseconds, dtype=pl.Float64), peak_mb=pl.lit(peak[0], dtype=pl.Float64)
+    )
     frames["cost"] = cost
     with new_folder(folder / "cells" / cell_name(entry.name, seed)) as cell:
         for name, frame in frames.items():
@@ -79,15 +80,18 @@ def run_cell(
 
 def _run_baseline(data: PreparedData, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
     baseline = find_baseline(name)
+    started = time.perf_counter()
     fitted = baseline.fit(Withheld(data, "all"), seed)
+    seconds = time.perf_counter() - started
     test = SplitRows.of(Withheld(data, "query"), "test")
 
     def predict(shots: int | None) -> tuple[np.ndarray, None]:
         return fitted.predictor.predict(test if shots is None else test.with_shots(shots)), None
 
-    cost = pl.DataFrame({"fit_seconds": [fitted.seconds], "refit_seconds": [fitted.refit_seconds]})
+    cost = pl.DataFrame({"fit_seconds": [seconds], "refit_seconds": [fitted.refit_seconds]})
     cost = cost.with_columns(pl.col("refit_seconds").cast(pl.Float64), chosen=pl.lit(json.dumps(fitted.chosen)))
-    return score(data, name, predict, few=not baseline.reference), {"cost": cost}
+    scores = score(data, name, predict, few=not baseline.reference)
+    return replace(scores, milliseconds=None) if baseline.reference else scores, {"cost": cost}
 
 
 def _run_method(
@@ -96,6 +100,7 @@ def _run_method(
     assert entry.method is not None
     path = folder / "runs" / cell_name(entry.name, seed)
     settings = {**plan["settings"], **(entry.settings or {})}
+    started = time.perf_counter()
     run = train(
         Withheld(data, "all"),
         entry.method,
@@ -106,13 +111,14 @@ def _run_method(
         progress=progress,
         settings=settings,
     )
+    seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.learner.parameters()).device
     loader = Loader(Withheld(data, "query"), device)
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.learner, loader, tasks, shots)
 
-    frames = {"history": _history(path), "cost": _cost(run)}
+    frames = {"history": _history(path), "cost": _cost(run, seconds)}
     if seed == plan["seeds"][0] and run.learner.network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
     return score(data, entry.name, predict, few=True), frames
@@ -130,13 +136,14 @@ def _history(run: Path) -> pl.DataFrame:
     )
 
 
-def _cost(run: Run) -> pl.DataFrame:
+def _cost(run: Run, seconds: float) -> pl.DataFrame:
+    """Time of training, validation included; of one that was interrupted, at least that of its training steps."""
     history = _history(run.path)
-    seconds = float(history["seconds"].sum())
+    steps = float(history["seconds"].sum())
     return pl.DataFrame(
         {
-            "fit_seconds": [seconds],
-            "seconds_per_epoch": [seconds / max(len(history), 1)],
+            "fit_seconds": [max(seconds, steps)],
+            "seconds_per_epoch": [steps / max(len(history), 1)],
             "users_per_second": [history["users_per_second"].median()],
             "refit_seconds": [None],
         },
@@ -158,13 +165,19 @@ def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: PreparedData) -> p
 
 @contextmanager
 def _peak_memory() -> Iterator[list[float | None]]:
-    """Peak resident memory of the process within the block, in MB; of its whole life where it cannot be reset."""
+    """By how many MB the process grew within the block at its peak; None where the system does not tell."""
     peak: list[float | None] = [None]
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+        before = _status("VmRSS")
+    except OSError:
+        yield peak
+        return
     yield peak
-    scale = 1e6 if sys.platform == "darwin" else 1e3
-    peak[0] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
-    with suppress(OSError):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        peak[0] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
+    peak[0] = max(_status("VmHWM") - before, 0.0)
+
+
+def _status(name: str) -> float:
+    """A size in MB that Linux tells of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1e3

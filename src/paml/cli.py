@@ -18,7 +18,7 @@ from paml.data.inspect import inspect_files, refuse_existing
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
 from paml.demo import run_demo
-from paml.errors import PamlError, SettingsError
+from paml.errors import PamlError, SettingsError, TrainingError
 from paml.methods import METHODS
 from paml.progress import for_terminal
 from paml.recipe import recipe_names
@@ -309,6 +309,10 @@ def compare(
         settings=parse_assignments(settings or []),
     )
     _print_comparison(out, results, form, as_json=as_json)
+    failed = [cell for cell in results["missing"] if "reason" in cell]
+    if failed:
+        what = f"{failed[0]['method']} with seed {failed[0]['seed']} failed: {failed[0]['reason']}"
+        raise TrainingError(what, remedy="lower its rates, or leave it out with --methods")
 
 
 @app.command("report")

@@ -1,7 +1,6 @@
 """The demonstration: every method and baseline on the embedded data set, and a report."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from paml.data.prepared import PreparedData
 from paml.data.protocol import Protocol
 from paml.data.sources.synthetic import SyntheticSettings
 from paml.errors import FormatError
-from paml.methods import METHODS
 from paml.progress import SILENT, Progress
 
 SEEDS = 2
@@ -37,16 +35,7 @@ def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
     if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
         remedy = "choose another --out, or remove it"
         raise FormatError("holds another data set than the demonstration's", where=folder, remedy=remedy)
-    known = baselines_for("rating")
-    present = [name for name, baseline in known.items() if baseline.needs is None or find_spec(baseline.needs)]
-    results = compare(
-        data,
-        tuple(METHODS),
-        SEEDS,
-        "default",
-        out=out / "comparison",
-        baselines=present,
-        progress=progress,
-        settings={"epochs": EPOCHS},
-    )
-    return DemoResult(data, out / "comparison", results, [name for name in known if name not in present])
+    folder = out / "comparison"
+    results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings={"epochs": EPOCHS})
+    left_out = [name for name, baseline in baselines_for("rating").items() if not baseline.is_installed()]
+    return DemoResult(data, folder, results, left_out)

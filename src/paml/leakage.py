@@ -8,6 +8,7 @@ read rows of training users alone is asserted row by row, where batches are load
 from typing import Literal
 
 import numpy as np
+import polars as pl
 
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
@@ -33,6 +34,13 @@ class Withheld(PreparedData):
         targets: np.ndarray = np.load(self.path / "arrays" / "target.npy", mmap_mode="c", allow_pickle=False)
         targets[first:end][tasks.query_mask() if self._erased == "query" else slice(None)] = np.nan
         return targets
+
+    def interactions(self) -> pl.LazyFrame:
+        """The table of interactions, the same targets erased."""
+        hidden = pl.col("user") >= self.manifest.splits["test"][0]
+        if self._erased == "query":
+            hidden &= pl.col("query")
+        return super().interactions().with_columns(target=pl.when(~hidden).then("target"))
 
 
 def require_untouched(prediction_Q: np.ndarray, entry: str) -> None:

@@ -44,14 +44,22 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> dict[st
     scenarios = _frame(folder / "scenarios.parquet", entries, plan["seeds"], metrics)
     cost = _frame(folder / "cost.parquet", entries, plan["seeds"], [])
     names = [entry["name"] for entry in entries]
+    missing = _missing(plan, names, [rows, cost], read_failures(folder))
+    seeds = _comparable_seeds(plan["seeds"], names, missing)
+    failed = {cell["method"] for cell in missing if "reason" in cell}
+    rows, scenarios, cost = (
+        frame.filter(pl.col("seed").is_in(seeds) & ~pl.col("method").is_in(failed)) for frame in (rows, scenarios, cost)
+    )
     trained = [entry["name"] for entry in entries if entry["kind"] in ("method", "variant")]
     baselines = [entry["name"] for entry in entries if entry["kind"] == "baseline"]
     table = {metric: _over_seeds(rows, metric, names) for metric in metrics}
     baseline = _best(table[headline], headline, baselines)
+    against = baselines or [name for name in trained if name in PAPER_BASELINES]
     found = {
         "format": FORMAT,
         "plan": plan,
-        "missing": _missing(plan, names, [rows, cost]),
+        "missing": missing,
+        "seeds": seeds,
         "metrics": metrics,
         "headline": headline,
         "entries": entries,
@@ -60,7 +68,7 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> dict[st
         "loses_to": {name: _losses(table[headline], name, baselines, headline) for name in trained},
         "improvements": {metric: _improvements(rows, table[metric], metric, trained) for metric in metrics},
         "paired": {
-            metric: _paired(rows, _best(table[metric], metric, baselines), metric, trained, resamples)
+            metric: _paired(rows, _best(table[metric], metric, against), metric, trained, resamples)
             for metric in metrics
         },
         "groups": {name: _groups(rows, headline, name, baseline, name in trained, resamples) for name in names},
@@ -120,10 +128,38 @@ def _frame(path: Path, entries: list[dict[str, str]], seeds: list[int], metrics:
     return planned.sort(place, "seed", maintain_order=True)
 
 
-def _missing(plan: dict[str, Any], names: list[str], frames: list[pl.DataFrame]) -> list[dict[str, Any]]:
+def read_failures(folder: Path) -> dict[tuple[str, int], str]:
+    """Cells that could not be fitted, and why."""
+    path = folder / "failures.json"
+    if not path.exists():
+        return {}
+    return {(cell["method"], cell["seed"]): cell["reason"] for cell in json.loads(path.read_text(encoding="utf-8"))}
+
+
+def _missing(
+    plan: dict[str, Any], names: list[str], frames: list[pl.DataFrame], failures: dict[tuple[str, int], str]
+) -> list[dict[str, Any]]:
     """Cells without rows and without a cost; a finished cell has a cost even if there is no test user."""
     finished = {pair for frame in frames for pair in frame.select("method", "seed").unique().iter_rows()}
-    return [{"method": name, "seed": seed} for name in names for seed in plan["seeds"] if (name, seed) not in finished]
+    cells = [(name, seed) for name in names for seed in plan["seeds"] if (name, seed) not in finished]
+    return [
+        {"method": name, "seed": seed, **({"reason": failures[name, seed]} if (name, seed) in failures else {})}
+        for name, seed in cells
+    ]
+
+
+def _comparable_seeds(seeds: list[int], names: list[str], missing: list[dict[str, Any]]) -> list[int]:
+    """The seeds that all entries have, for every seed has other users; if there is none, the one that most have.
+
+    An entry that failed with any seed is not waited for: it is left out of the comparison.
+    """
+    failed = {cell["method"] for cell in missing if "reason" in cell}
+    waited_for = dict.fromkeys(seeds, 0)
+    for cell in missing:
+        if cell["method"] not in failed:
+            waited_for[cell["seed"]] += 1
+    complete = [seed for seed, count in waited_for.items() if not count]
+    return complete or ([min(waited_for, key=lambda seed: waited_for[seed])] if seeds else [])
 
 
 def _over_seeds(rows: pl.DataFrame, metric: str, names: list[str]) -> Table:
@@ -170,7 +206,7 @@ def _improvements(
 def _paired(
     rows: pl.DataFrame, reference: str | None, metric: str, trained: list[str], resamples: int
 ) -> list[statistics.Paired]:
-    """Methods and variants against the baseline that is best by this metric."""
+    """Methods and variants against the baseline that is best by this metric (without baselines: the paper's own)."""
     if reference is None:
         return []
     family = rows.filter(pl.col("method").is_in([reference, *trained]))

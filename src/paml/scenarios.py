@@ -34,8 +34,8 @@ class Scores:
     """One row per user, scenario and value."""
     predictions: pl.DataFrame | None
     """Clicks: a sample of labels and predicted probabilities."""
-    milliseconds: float
-    """To adapt to one user and score the query rows."""
+    milliseconds: float | None
+    """To adapt to one user and score the query rows; None for what cannot adapt."""
 
 
 def score(data: PreparedData, entry: str, predict: Predict, *, few: bool) -> Scores:

@@ -32,6 +32,7 @@ def verdict(results: dict[str, Any]) -> list[str]:
     if not any(groups["all"]["rows"] for groups in results["table"][results["headline"]].values()):
         return ["No test user was scored, so nothing can be concluded.", *_missing(results)]
     return [
+        *_missing(results),
         *_best(results),
         *_nothing_sure(results),
         *_losers(results),
@@ -39,7 +40,6 @@ def verdict(results: dict[str, Any]) -> list[str]:
         *_shots(results),
         *_cost(results),
         *_reference(results),
-        *_missing(results),
         *undefined(results),
         *_one_seed(results),
     ]
@@ -286,13 +286,24 @@ def _reference(results: dict[str, Any]) -> list[str]:
 
 
 def _missing(results: dict[str, Any]) -> list[str]:
+    """What is not finished, and what failed; an entry that failed with any seed is left out altogether."""
     missing, label = results["missing"], labels(results)
     if not missing:
         return []
     cells = len(results["entries"]) * len(results["plan"]["seeds"])
     names = listing([f"{label[cell['method']]} with seed {cell['seed']}" for cell in missing], 3)
     are = "is" if len(missing) == 1 else "are"
-    return [f"Preliminary: {len(missing)} of {count(cells, 'cell')} {are} not finished ({names})."]
+    seeds = [str(seed) for seed in results["seeds"]]
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {listing(seeds, 9)}"
+    said = [
+        f"Preliminary: {len(missing)} of {count(cells, 'cell')} {are} not finished ({names}); numbers are of {which}."
+    ]
+    said += [
+        f"{upper(label[cell['method']])} failed with seed {cell['seed']} and is left out: {cell['reason']}."
+        for cell in missing
+        if "reason" in cell
+    ]
+    return said
 
 
 def _one_seed(results: dict[str, Any]) -> list[str]:

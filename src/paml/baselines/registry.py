@@ -31,14 +31,22 @@ class Baseline:
     reference: bool = False
     """Stands above the line: fitted with the test users' support rows among the training rows."""
 
-    def fit(self, data: PreparedData, seed: int = 0) -> Fitted:
-        """Fit on training users, choose settings on validation users."""
-        if data.schema.target.kind not in self.kinds:
-            wrong = f"the baseline '{self.name}' does not predict a {data.schema.target.kind}"
-            raise SettingsError(wrong, remedy=f"choose from {', '.join(baselines_for(data.schema.target.kind))}")
-        if self.needs is not None and find_spec(self.needs) is None:
+    def is_installed(self) -> bool:
+        """Whether the package it needs is there."""
+        return self.needs is None or find_spec(self.needs) is not None
+
+    def require(self, kind: str) -> None:
+        """It predicts this kind of target, and its package is there."""
+        if kind not in self.kinds:
+            wrong = f"the baseline '{self.name}' does not predict a {kind}"
+            raise SettingsError(wrong, remedy=f"choose from {', '.join(baselines_for(kind))}")
+        if not self.is_installed():
             missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
             raise SettingsError(missing, remedy="pip install 'paml[baselines]'")
+
+    def fit(self, data: PreparedData, seed: int = 0) -> Fitted:
+        """Fit on training users, choose settings on validation users."""
+        self.require(data.schema.target.kind)
         return self.fitting(data, seed)
 
 

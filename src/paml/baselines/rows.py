@@ -179,7 +179,7 @@ def tune(
         settings, predictor = {**given, **facts(raw)}, Scaled(raw, target)
         loss = validation.loss(target, predictor.predict(validation)) if validation.users else float("nan")
         tried.append({**settings, "loss": loss})
-        if best is None or loss < best[0]:
+        if best is None or loss < best[0] or np.isnan(best[0]):
             best = loss, predictor, settings
     assert best is not None, "a grid has at least one setting"
     return Fitted(best[1], best[2], tried, perf_counter() - started)

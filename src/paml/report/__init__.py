@@ -24,10 +24,13 @@ def write_report(folder: Path) -> Path:
         raise FormatError("is no JSON", where=path, remedy="make it again with `paml compare`") from None
     tables, drawn = all_tables(results), figures(folder, results)
     (folder / "tables").mkdir(exist_ok=True)
-    for table in tables:
-        for form, suffix in SUFFIXES.items():
-            write_text(folder / "tables" / f"{table.name}.{suffix}", render(table, form))
+    texts = {f"{table.name}.{SUFFIXES[form]}": render(table, form) for table in tables for form in SUFFIXES}
+    for name, text in texts.items():
+        write_text(folder / "tables" / name, text)
+    for old in (folder / "tables").iterdir():
+        if old.name not in texts:
+            old.unlink()  # of an earlier report, which had more to say
     save_figures(drawn, folder / "figures")
     out = folder / "report.html"
-    write_text(out, page(results, tables, drawn, folder.name or "OUT"))
+    write_text(out, page(results, tables, drawn, str(folder)))
     return out

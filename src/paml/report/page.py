@@ -74,10 +74,12 @@ def _missing(results: Results) -> str:
     for cell in cells:
         seeds.setdefault(labels.get(cell["method"], cell["method"]), []).append(str(cell["seed"]))
     total = len(results["entries"]) * len(results["plan"]["seeds"])
+    are = "is" if len(cells) == 1 else "are"
     lines = [f"{label} (seed {', '.join(numbers)})" for label, numbers in seeds.items()]
     return (
-        f'<div class="missing" role="note"><p><strong>Not finished:</strong> {len(cells)} of {count(total, "cell")} are'
-        " missing, and everything below is preliminary. Run the same command again to continue.</p>"
+        '<div class="missing" role="note"><p><strong>Not finished:</strong> '
+        f"{len(cells)} of {count(total, 'cell')} {are} missing, and everything below is preliminary."
+        " Run the same command again to continue.</p>"
         f"<details><summary>Which</summary><p>{escape('; '.join(lines))}</p></details></div>"
     )
 

@@ -210,7 +210,7 @@ def cost(results: Results) -> Table:
         "seconds_per_epoch": "epoch, s",
         "users_per_second": "users/s",
         "adapt_ms": "adapt and score a user, ms",
-        "peak_mb": "peak memory, MB",
+        "peak_mb": "additional memory, MB",
         "refit_seconds": "refit, s",
     }
     order = _order(results)
