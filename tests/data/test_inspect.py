@@ -187,6 +187,20 @@ def test_two_possible_targets(tmp_path: Path) -> None:
     assert guessed["interactions"]["context"] == {"n_helpful": "categorical"}
     text = paml.inspect([write(tmp_path / "vague.csv", "user,item,one,two", rows)])
     assert "it could also be two" in text
+    assert "left out: could be the target, too" in text
+
+
+def test_what_tells_the_target_is_no_input(tmp_path: Path) -> None:
+    rows = [(u, i, r, r, r >= 4, f"{20 * r}%", "ab"[(u + i) % 2]) for u, i, r in log_rows()]
+    log = write(tmp_path / "named.csv", "user,item,rating,stars,thumb_up,percent,page", rows)
+    guessed, _, text = round_trip(tmp_path, log)
+    assert guessed["interactions"]["target"] == "rating"
+    assert guessed["interactions"]["context"] == {"page": "categorical"}
+    assert text.count("left out: tells the target: its values go with those of 'rating'") == 3
+    clicks = [(u, i, START + u * i, f"p{(u + i) % 3}", int(r < 4), int(r >= 4)) for u, i, r in log_rows()]
+    guessed, _, _ = round_trip(tmp_path / "b", write(tmp_path / "clicks.csv", "user,ad,ts,pid,nonclk,clk", clicks))
+    assert guessed["interactions"]["target"] == "clk"
+    assert guessed["interactions"]["context"] == {"pid": "categorical"}
 
 
 def test_latin_1_semicolons_quotes_escapes_and_blanks(tmp_path: Path) -> None:

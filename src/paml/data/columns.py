@@ -183,6 +183,15 @@ def one_to_one(a: Column, b: Column) -> bool:
     return pairs == a.values.n_unique() == b.values.n_unique()
 
 
+def tells(column: Column, target: Column) -> bool:
+    """Whether a column is the target in other words: the one is a function of the other, and not because it is rare."""
+    if not 2 <= len(column.distinct) <= len(column.known) / 10:
+        return False
+    both = pl.DataFrame({"a": column.values, "b": target.values}).drop_nulls()
+    counts = both["a"].n_unique(), both["b"].n_unique()
+    return min(counts) > 1 and both.n_unique() in counts
+
+
 def same_values(a: Column, others: Sequence[Column]) -> bool:
     """Whether a column repeats another one row by row."""
     return any(a.values.equals(other.values) for other in others)

@@ -2,12 +2,12 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
 
-from paml.data.columns import Column, one_to_one, same_values
+from paml.data.columns import Column, one_to_one, same_values, tells
 from paml.data.roles import (
     Found,
     Link,
@@ -100,9 +100,20 @@ def guess(samples: Sequence[Sample]) -> Guess:
     scale = log.columns[target.column].scale if target.column else None
     if target.column and log.columns[target.column].is_click:
         scale = None
-    repeated = {name for link in side.values() for name in link.table.columns}
-    fields = _fields(context, log_keys, "interaction", repeated)
+    barred = {name: "the other file has it, too" for link in side.values() for name in link.table.columns}
+    fields = _fields(context, log_keys, "interaction", {**barred, **_leaks(log, context, target)})
     return Guess(log, user, item, target, scale, time, users, items, fields)
+
+
+def _leaks(log: Table, context: Sequence[Column], target: Found) -> dict[str, str]:
+    """Columns that would write the target into the inputs, and why."""
+    if target.column is None:
+        return {}
+    leaks = {name: "could be the target, too" for name in target.others}
+    for column in context:
+        if tells(column, log.columns[target.column]):
+            leaks[column.name] = f"tells the target: its values go with those of '{target.column}'"
+    return leaks
 
 
 def _linked(link: Link) -> Found:
@@ -144,9 +155,9 @@ def _from_log(log: Table, key: str | None, columns: Sequence[Column], side: str)
 
 
 def _fields(
-    columns: Iterable[Column], keys: Sequence[Column], side: str, repeated: Collection[str] = ()
+    columns: Iterable[Column], keys: Sequence[Column], side: str, barred: Mapping[str, str] | None = None
 ) -> list[FieldGuess]:
-    """Each column as a field, or left out."""
+    """Each column as a field, or left out; `barred` ones are, for a reason that others than the column know."""
     fields: list[FieldGuess] = []
     kept: list[Column] = []
     names: set[str] = set()
@@ -156,7 +167,7 @@ def _fields(
             name += "_2"
         names.add(name)
         twin = next((other for other in kept if _says_the_same(column, other)), None)
-        if reason := _why_not(column, keys, side, repeated, twin):
+        if reason := _why_not(column, keys, side, (barred or {}).get(column.name), twin):
             fields.append(FieldGuess(name, column.name, Kind.CATEGORICAL, reason, used=False))
             continue
         kind, reason, more = kind_of_column(column)
@@ -171,7 +182,7 @@ def _says_the_same(column: Column, other: Column) -> bool:
 
 
 def _why_not(  # noqa: C901 - a list of reasons
-    column: Column, keys: Sequence[Column], side: str, repeated: Collection[str], twin: Column | None
+    column: Column, keys: Sequence[Column], side: str, barred: str | None, twin: Column | None
 ) -> str | None:
     """Why a column cannot or should not be a field; None if it can."""
     if not len(column.known):
@@ -186,8 +197,8 @@ def _why_not(  # noqa: C901 - a list of reasons
         return "repeats a key"
     if column.is_row_number:
         return "counts the rows"
-    if column.name in repeated:
-        return "the other file has it, too"
+    if barred is not None:
+        return barred
     if twin is not None:
         return f"each value goes with one of '{twin.name}': it says the same"
     if column.is_address:

@@ -93,6 +93,8 @@ class Found:
 
     column: str | None
     reason: str
+    others: Sequence[str] = ()
+    """Columns that might as well have that role."""
 
 
 def name_score(name: str, words: Collection[str]) -> float:
@@ -243,7 +245,8 @@ def find_target(log: Table, taken: Collection[str], settled: Collection[str]) ->
     others = [column.name for score, _, column in scored if column is not chosen and score > best - 3]
     what = "0 and 1" if chosen.is_click else f"{len(chosen.distinct)} numbers at equal distances"
     by_name = ", and by its name" if log.column_score(chosen.name, TARGET) else ""
-    return Found(chosen.name, f"{what}{by_name}" + (f"; it could also be {', '.join(others[:3])}" if others else ""))
+    also = f"; it could also be {', '.join(others[:3])}" if others else ""
+    return Found(chosen.name, f"{what}{by_name}{also}", others)
 
 
 def settled_by(log: Table, key: str | None) -> set[str]:
