@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +81,9 @@ def prepare(
             checksum=raw.checksum,
             bad_lines=raw.bad_lines,
         )
-        write_split(raw, choose(raw, protocol, progress), record, protocol, folder, progress)
+        chosen = choose(raw, protocol, progress)
+        raw = replace(raw, notes=(*raw.notes, *_many_strangers(raw, chosen.users)))
+        write_split(raw, chosen, record, protocol, folder, progress)
     return PreparedData.open(target)
 
 
@@ -177,7 +180,17 @@ def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
         [known.with_columns(_stranger=pl.lit(value=False)), strangers.with_columns(_stranger=pl.lit(value=True))],
         how="diagonal",
     ).with_columns(pl.col("_rows", "_positives").fill_null(0))
-    return users if "_log" in users.columns else users.with_columns(_log=pl.col("_rows"))
+    log = [pl.col("_log")] if "_log" in users.columns else []
+    return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # of strangers no source says more
+
+
+def _many_strangers(raw: RawData, users: pl.DataFrame) -> list[str]:
+    """A note if the users' file describes few of those who are kept: then keys are often written in another way."""
+    strangers = int(users["_stranger"].sum())
+    if "user" not in raw.files or 2 * strangers <= len(users):
+        return []
+    file = raw.files["user"]
+    return [f"{strangers:,} of {len(users):,} users have no row in {file}: are keys written as in the interactions?"]
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:

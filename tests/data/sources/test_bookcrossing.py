@@ -110,3 +110,12 @@ def test_real_book_crossing(tmp_path: Path) -> None:
     facts = describe(paml.prepare("bookcrossing", archive, tmp_path / "BX"))
     assert (facts["users"], facts["items"]) == (7814, 185_973)
     assert facts["groups"]["major"] == pytest.approx(0.668, abs=5e-4)
+
+
+def test_readers_without_a_profile_are_kept(tmp_path: Path) -> None:
+    folder = old_form(tmp_path / "old")
+    with (folder / "BX-Book-Ratings.csv").open("a") as log:
+        log.write('"999";"0001";"5"\r\n"999";"0002";"6"\r\n')
+    data = paml.prepare("bookcrossing", folder, tmp_path / "a", cold_share=1)
+    assert "999" in data.users().collect()["user"].to_list()
+    assert data.manifest.source.strangers == 1

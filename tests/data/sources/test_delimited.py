@@ -115,6 +115,30 @@ def test_a_lone_quote_swallows_no_good_line(tmp_path: Path) -> None:
     assert bad == 2
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_one_column_in_several_roles(tmp_path: Path, quote: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{quote}a{quote},b\n007,9007199254740993\n1e3,2\n")
+    (work := tmp_path / "work").mkdir()
+    columns = {"text": Column("a", pl.String()), "number": Column("a", pl.Float64()), "whole": Column("b", pl.Int64())}
+    frame = read_table(path, columns, PLAIN, work).frame.drop("_line").collect()
+    assert frame.rows() == [("007", 7.0, 9007199254740993), ("1e3", 1000.0, 2)]
+    path.write_text(f"{quote}a{quote},b\n1,7.9\n")
+    with pytest.raises(DataError, match="line 2: b '7.9' is not a number"):
+        read_table(path, columns, PLAIN, work)
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_whole_keys_written_as_floats_are_whole(tmp_path: Path, quote: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{quote}a{quote},b\n7.0,7.0\n-3.00,x\n1.50,x\nv2.0,x\n")
+    (work := tmp_path / "work").mkdir()
+    columns = {"key": Column("a", pl.String(), key=True), "text": Column("b", pl.String())}
+    frame = read_table(path, columns, PLAIN, work).frame.collect()
+    assert frame["key"].to_list() == ["7", "-3", "1.50", "v2.0"]
+    assert frame["text"][0] == "7.0"
+
+
 LINES = st.lists(
     st.sampled_from(
         ["a,5,x|y", "b,1.5,", "c,4", "d,5,x,y", "e,six,", ",5,x", " f , 3 , x ", "", "g,NULL,z", "h,4,NULL"]

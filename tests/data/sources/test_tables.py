@@ -49,6 +49,18 @@ def test_users_without_profile_are_kept_as_unknown_and_counted(edit: Edit, tmp_p
     assert (loose.manifest.users, loose.manifest.source.strangers) == (20, 1)
 
 
+def test_keys_that_became_floats_meet_their_rows(tables: Path, tmp_path: Path) -> None:
+    log = tables / "ratings.csv"
+    head, *lines = log.read_text().splitlines()
+    log.write_text("\n".join([head, *(line.replace(",", ".0,", 1) for line in lines)]) + "\n")
+    data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1)
+    assert (data.manifest.users, data.manifest.source.strangers) == (20, 0)
+    log.write_text("\n".join([head, *("u" + line for line in lines)]) + "\n")
+    data = paml.prepare("tables", tables, tmp_path / "other", cold_share=1)
+    note = "20 of 20 users have no row in users.csv: are keys written as in the interactions?"
+    assert data.manifest.notes == (note,)
+
+
 def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:
     clean = paml.prepare("tables", edit("ratings.csv", "0,0,1,1000\n", ""), tmp_path / "a")
     folder = edit("ratings.csv", "0,1,2,1001\n", "garbage\n0,1,2,1001\n0,2,9,5\n")

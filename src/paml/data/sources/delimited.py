@@ -32,6 +32,8 @@ class Column:
     high: float | None = None
     step: float | None = None
     list_separator: str = "|"
+    key: bool = False
+    """Whether the text is a key, so that 7.0 is written as 7 (a missing value elsewhere may make floats of keys)."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,6 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
     width, separator = len(text.header), dialect.separator
     if text.quoted or width < 2 or len(separator) != 1 or not separator.isascii():
         return False
-    numbers = {column.name: pl.Float64() for column in columns.values() if not isinstance(column.dtype, TEXT)}
     fields = pl.scan_csv(
         text.path,
         has_header=False,
@@ -117,7 +118,7 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
         skip_lines=text.skip,
         empty_string_is_null=False,
         null_values=[*dialect.blanks] or None,
-        schema={str(k): numbers.get(column, pl.String()) for k, column in enumerate(text.header)},
+        schema={str(k): _read_as(name, columns) for k, name in enumerate(text.header)},
         row_index_name="_line",
         row_index_offset=text.skip + 1,
         glob=False,
@@ -133,6 +134,17 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
     result = pl.scan_parquet(target, glob=False)
     rows, bad = result.select(pl.len(), pl.col("_wrong").sum()).collect().row(0)
     return not bad and count(text.path, separator) == (rows + text.skip) * (width - 1)
+
+
+def _read_as(name: str, columns: Mapping[str, Column]) -> pl.DataType:
+    """The type that Polars' reader gives a column: a number only if that is what every use of it asks for."""
+    asked = {
+        pl.Float64() if column.dtype == pl.Datetime else column.dtype
+        for column in columns.values()
+        if column.name == name
+    }
+    dtype = asked.pop() if len(asked) == 1 else pl.String()
+    return pl.String() if isinstance(dtype, TEXT) else dtype
 
 
 def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
@@ -263,7 +275,7 @@ def _cells(
         if isinstance(column.dtype, pl.List):
             value = _as_list(value, dtype, column.list_separator)
         elif isinstance(column.dtype, pl.String):
-            value = _as_key(value, dtype)
+            value = _as_text(value, dtype, key=column.key)
         else:
             value, wrong, expected = _number(column, value, blank, formats.get(alias))
             shown = pl.when(wrong).then(text).str.head(LONGEST_SHOWN)
@@ -284,8 +296,10 @@ def _blank_as_null(cell: pl.Expr, dtype: pl.DataType, dialect: Dialect) -> tuple
     return cell, cell.cast(pl.String), cell.is_null()
 
 
-def _as_key(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Text; a key that a missing value elsewhere turned into a float is whole again: 7.0 is 7."""
+def _as_text(value: pl.Expr, dtype: pl.DataType, *, key: bool) -> pl.Expr:
+    """Text; whole numbers that a missing value elsewhere turned into floats are whole again: 7.0 is 7."""
+    if key and isinstance(dtype, pl.String):
+        return value.str.replace(r"^(-?\d+)\.0+$", "$1")
     if not dtype.is_float():
         return value.cast(pl.String)
     whole = value.cast(pl.Int64, strict=False)

@@ -121,7 +121,7 @@ def load(request: LoadRequest) -> RawData:
     def side(key: str, described: SideEntry | None) -> pl.LazyFrame:
         if described is None:
             return interactions.select(key).unique().sort(key)
-        columns = {key: Column(described.key, pl.String(), required=True), **_columns(entries[key])}
+        columns = {key: _key(described.key), **_columns(entries[key])}
         frame = reader.read(key, folder.file(described.file), columns, entry.dialect(described))
         if described.file != log.file:
             return frame
@@ -179,12 +179,17 @@ def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target, whe
 
 
 def _log_columns(log: InteractionsEntry, target: Target) -> dict[str, Column]:
-    text, number = pl.String(), pl.Float64()
-    columns = {"user": Column(log.user, text, required=True), "item": Column(log.item, text, required=True)}
-    columns["target"] = Column(log.target, number, required=True, low=target.low, high=target.high, step=target.step)
+    columns = {"user": _key(log.user), "item": _key(log.item)}
+    columns["target"] = Column(
+        log.target, pl.Float64(), required=True, low=target.low, high=target.high, step=target.step
+    )
     if log.time is not None:
         columns["time"] = Column(log.time, pl.Datetime(), required=True)
     return columns
+
+
+def _key(column: str) -> Column:
+    return Column(column, pl.String(), required=True, key=True)
 
 
 def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
