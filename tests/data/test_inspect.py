@@ -101,6 +101,7 @@ def test_parquet_with_dates_and_lists(tmp_path: Path) -> None:
         {
             "product_id": [5000 + i for i in range(ITEMS)],
             "tags": [["a", f"b{i % 3}"] for i in range(ITEMS)],
+            "new": [i % 2 == 0 for i in range(ITEMS)],
             "weight": [0.25 * i * i for i in range(ITEMS)],
             "size": [{"x": i} for i in range(ITEMS)],
         }
@@ -108,8 +109,13 @@ def test_parquet_with_dates_and_lists(tmp_path: Path) -> None:
     things.write_parquet(tmp_path / "products.parquet")
     guessed, data, _ = round_trip(tmp_path, tmp_path / "log.parquet", tmp_path / "products.parquet", support_by="time")
     assert guessed["interactions"]["time"] == "bought_at"
-    assert guessed["items"]["fields"] == {"tags": "multi", "weight": "numeric"}
+    assert guessed["items"]["fields"] == {"tags": "multi", "new": "categorical", "weight": "numeric"}
     assert data.items().collect()["tags"][4].to_list() == ["a", "b1"]
+    clicks = pl.read_parquet(tmp_path / "log.parquet").with_columns(pl.col("stars") > 2)
+    clicks.write_parquet(tmp_path / "clicks.parquet")
+    guessed, data, _ = round_trip(tmp_path / "b", tmp_path / "clicks.parquet")
+    assert guessed["target"] == {"kind": "click"}
+    assert set(data.interactions().collect()["target"]) == {0, 1}
 
 
 def test_recbole_files(tmp_path: Path) -> None:
@@ -296,6 +302,7 @@ def test_errors(tmp_path: Path) -> None:
     other = write(tmp_path / "other.csv", "a,b", [(f"x{k}", k % 3) for k in range(9)])
     (tmp_path / "packed.csv").write_bytes(gzip.compress(b"user,item\n"))
     (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "cr.csv").write_text(log.read_text().replace("\n", "\r"), newline="")
     (tmp_path / "binary.csv").write_bytes(b"a\x00b" * 9)
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1" + b"x" * 50)
     for files, message in (
@@ -303,6 +310,7 @@ def test_errors(tmp_path: Path) -> None:
         ([tmp_path], "is a folder; name the files in it"),
         ([tmp_path / "packed.csv"], "packed.csv: is a gzip file, not text; unpack it first"),
         ([tmp_path / "empty.csv"], "empty.csv: is empty"),
+        ([tmp_path / "cr.csv"], "cr.csv: has lines that end in carriage returns alone"),
         ([tmp_path / "binary.csv"], "binary.csv: is not a text file"),
         ([tmp_path / "damaged.parquet"], "damaged.parquet: is a damaged Parquet file"),
         ([write(tmp_path / "one.csv", "user", [(1,), (2,)])], "one.csv: has one column only"),

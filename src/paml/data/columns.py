@@ -115,7 +115,7 @@ class Column:
             if low > 3e8 and high < 4.2e9 and not self.has_leading_zeros:
                 return "unix seconds by their magnitude"
             return "unix milliseconds by their magnitude" if low > 3e11 and high < 4.2e12 else None
-        for form in TIME_FORMATS:  # all values in one form, because the first decides how a file is read
+        for form in TIME_FORMATS:  # all values in one form, because a file is read in one
             if self.distinct.str.to_datetime(form, strict=False).is_not_null().all() and len(self.distinct):
                 return f"dates like {self.known[0]}"
         return None

@@ -64,6 +64,7 @@ def _parquet(path: Path, workdir: Path) -> Sample:
         rows = scan.select(pl.len()).collect().item()
     except pl.exceptions.PolarsError as error:
         raise DataError(f"is a damaged Parquet file ({error})", where=path.name, remedy="write it again") from None
+    scan = scan.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # as numbers, which is what they are as a target
     types = {name: kind for name, dtype in schema.items() if (kind := _stated(dtype))}
     good = [name for name in schema if types.get(name) != "unreadable"]
     if not rows or not good:
@@ -88,6 +89,9 @@ def _text(path: Path, workdir: Path) -> Sample:
     encoding, partial = _copy_first_lines(path, copy)
     with copy.open(encoding="utf-8-sig", newline="\n") as file:
         lines = [line.rstrip("\r\n") for line, _ in zip(file, range(SNIFFED), strict=False) if line.strip()]
+    if len(lines) == 1 and "\r" in lines[0]:
+        remedy = "write it with line feeds, as all systems of today do"
+        raise DataError("has lines that end in carriage returns alone", where=path.name, remedy=remedy)
     if not lines:
         raise DataError("is empty", where=path.name, remedy="expected a header line and rows")
     atomic = path.suffix.lower() in ATOMIC

@@ -11,12 +11,30 @@ from pathlib import Path
 import polars as pl
 
 from paml.data.sources.files import PARQUET, kind_of, require_text
-from paml.data.sources.text import LINE_BREAK, Dialect, PlainText, count, not_decodable, plain_text, record_pattern
+from paml.data.sources.text import (
+    ESCAPED_QUOTE,
+    LINE_BREAK,
+    Dialect,
+    PlainText,
+    count,
+    not_decodable,
+    plain_text,
+    record_pattern,
+)
 from paml.errors import DataError, nearest
 
 LONGEST_SHOWN = 60  # characters of a bad value that an error message quotes
 TEXT = pl.String | pl.List
-TIME_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.fZ", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
+TIME_FORMATS = {
+    "%Y-%m-%d %H:%M:%S%.f": "2021-03-05 10:00:00",
+    "%Y-%m-%dT%H:%M:%S%.f": "2021-03-05T10:00:00",
+    "%Y-%m-%dT%H:%M:%S%.f%#z": "2021-03-05T10:00:00+01:00",
+    "%Y-%m-%d %H:%M:%S%.f%#z": "2021-03-05 10:00:00+01:00",
+    "%Y-%m-%d %H:%M": "2021-03-05 10:00",
+    "%Y-%m-%d": "2021-03-05",
+}
+"""How dates may be written, each with an example."""
+TRIED = 1000  # values that decide how a column of times is written
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,7 @@ def read_table(
     target = workdir / f"{len(list(workdir.iterdir()))}-parsed.parquet"
     if kind_of(path) == PARQUET:
         place = "_row"
-        _parse_parquet(path, name, columns, dialect).sink_parquet(target, compression="lz4")
+        _parse_parquet(path, name, columns, dialect, target)
     else:
         place = "_line"
         require_text(path)
@@ -95,7 +113,7 @@ def _parse_text(text: PlainText, name: str, columns: Mapping[str, Column], diale
         return
     try:
         fields = _line_fields(text, dialect)
-        formats = _time_formats(fields, text.header, columns)
+        formats = _time_formats(fields, text.header, columns, dialect)
         _with_problems(fields, text.header, columns, dialect, formats).sink_parquet(target, compression="lz4")
     except pl.exceptions.ComputeError as error:
         raise not_decodable(text.path, name, dialect.encoding, error) from None
@@ -156,7 +174,13 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
     lines = (
         pl.scan_lines(text.path, row_index_name="_line", row_index_offset=1, glob=False)
         .slice(text.skip)
-        .with_columns(pl.col("line").str.strip_chars_end("\r"))
+        .with_columns(
+            pl.when(pl.col("_line") == 1)
+            .then(pl.col("line").str.strip_prefix("\ufeff"))  # of a byte order mark
+            .otherwise("line")
+            .str.strip_chars_end("\r")
+            .alias("line")
+        )
         .filter(pl.col("line") != "")
     )
     has_quote = pl.col("line").str.contains(quote, literal=True) if quote else pl.lit(value=False)
@@ -173,7 +197,8 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
         inside = quoted.field(str(2 * k + 1)).str.replace_all(quote * 2, quote, literal=True)
         if text.folded:
             inside = inside.str.replace_all(LINE_BREAK, "\n", literal=True)
-        return pl.coalesce(value, inside, quoted.field(str(2 * k + 2)))
+        value = pl.coalesce(value, inside, quoted.field(str(2 * k + 2)))
+        return value.str.replace_all(ESCAPED_QUOTE, quote, literal=True) if dialect.escape else value
 
     too_few, too_many = plain.field(f"field_{width - 1}").is_null(), plain.field(f"field_{width}").is_not_null()
     wrong = ~has_quote & (too_few | too_many)
@@ -188,22 +213,42 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
     )
 
 
-def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect: Dialect) -> pl.LazyFrame:
-    """A Parquet file's columns as text, numbers or lists, checked like those of text files."""
+def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> None:
+    """A Parquet file's columns as text, numbers or lists in `target`, checked like those of text files."""
     try:
-        frame = pl.scan_parquet(path, glob=False, row_index_name="_row", row_index_offset=1)
+        frame = pl.scan_parquet(path, glob=False)
         schema = frame.collect_schema()
+        require_columns(columns, list(schema), name)
+        for column in columns.values():
+            _require_values(column, schema[column.name], name)
+        asked = {column.name for column in columns.values()}
+        native = [_native(pl.col(c), schema[c]).alias(str(k)) for k, c in enumerate(schema) if c in asked]
+        fields = frame.select(*native, _problem=pl.lit(None, dtype=pl.String)).with_row_index("_row", offset=1)
+        formats = _time_formats(fields, list(schema), columns, dialect)
+        _with_problems(fields, list(schema), columns, dialect, formats).sink_parquet(target, compression="lz4")
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"is a damaged Parquet file ({error})", where=name, remedy="write it again") from None
-    header = [column for column in schema if column != "_row"]
-    require_columns(columns, header, name)
-    native = [_native(pl.col(column), schema[column]).alias(str(k)) for k, column in enumerate(header)]
-    fields = frame.select("_row", *native, _problem=pl.lit(None, dtype=pl.String))
-    return _with_problems(fields, header, columns, dialect, _time_formats(fields, header, columns))
+        first = str(error).partition("\n")[0]
+        raise DataError(f"is a damaged Parquet file ({first})", where=name, remedy="write it again") from None
+
+
+def _require_values(column: Column, dtype: pl.DataType, name: str) -> None:
+    """Refuse what is neither a value nor, where one is expected, a list of values."""
+    single = "a column of single values is expected"
+    if isinstance(dtype, pl.List | pl.Array):
+        if not isinstance(column.dtype, pl.List):
+            raise DataError(f"column '{column.name}' holds lists", where=name, remedy=single)
+        dtype, single = dtype.inner, "a column of lists of single values is expected"  # type: ignore[assignment]
+    nested = {pl.List: "lists", pl.Array: "lists", pl.Struct: "structs", pl.Binary: "bytes", pl.Object: "objects"}
+    nested |= {pl.Time: "times of day", pl.Duration: "durations"}
+    for kind, what in nested.items():
+        if isinstance(dtype, kind):
+            raise DataError(f"column '{column.name}' holds {what}", where=name, remedy=single)
 
 
 def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Numbers, text and lists of text as they are; times in seconds; all else (categories, truth values) as text."""
+    """Numbers, truth values, text and lists of text as they are; times in seconds; all else (categories) as text."""
+    if isinstance(dtype, pl.Array):
+        column, dtype = column.arr.to_list(), pl.List(dtype.inner)
     if isinstance(dtype, pl.List):
         return column.list.eval(_native(pl.element(), dtype.inner).cast(pl.String))  # type: ignore[arg-type]
     if isinstance(dtype, pl.Datetime | pl.Date):
@@ -212,22 +257,25 @@ def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         return column.cast(pl.Float64)
     if dtype.is_float():
         return column.fill_nan(None)
-    if dtype.is_integer():
+    if dtype.is_integer() or isinstance(dtype, pl.Boolean):
         return column
     return column.cast(pl.String)
 
 
-def _time_formats(fields: pl.LazyFrame, header: Sequence[str], columns: Mapping[str, Column]) -> dict[str, str | None]:
-    """How each time column is written, by its first value: a format, or None for a number."""
+def _time_formats(
+    fields: pl.LazyFrame, header: Sequence[str], columns: Mapping[str, Column], dialect: Dialect
+) -> dict[str, str | None]:
+    """How each time column is written, by most of its first values: a format, or None for a number."""
     formats: dict[str, str | None] = {}
     for alias, column in columns.items():
         if isinstance(column.dtype, pl.Datetime):
-            cell = pl.col(str(header.index(column.name)))
-            first = fields.filter(pl.col("_problem").is_null()).select(cell.cast(pl.String).str.strip_chars()).head(1)
-            known = [
-                f for f in TIME_FORMATS if first.select(_seconds(pl.all(), f).is_not_null()).collect().sum().item()
-            ]
-            formats[alias] = known[0] if known else None
+            text = pl.col(str(header.index(column.name))).cast(pl.String).str.strip_chars()
+            known = text.is_not_null() & ~text.is_in(["", *dialect.blanks])
+            some = fields.filter(pl.col("_problem").is_null() & known).select(_text=text).head(TRIED).collect()
+            ways: dict[str | None, pl.Expr] = {None: pl.col("_text").cast(pl.Float64, strict=False)}
+            ways |= {form: _seconds(pl.col("_text"), form) for form in TIME_FORMATS}
+            fits = {form: some.select(value.is_not_null().sum()).item() for form, value in ways.items()}
+            formats[alias] = max(fits, key=lambda form: fits[form])
     return formats
 
 
@@ -316,8 +364,9 @@ def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | N
     """A number (of a time: seconds), where it is wrong, and what would be right."""
     if time_format is not None:
         seconds = _seconds(value, time_format)
-        return seconds, ~blank & seconds.is_null(), f"a time like {time_format.replace('%.f', '')}"
-    dtype = pl.Float64() if isinstance(column.dtype, pl.Datetime) else column.dtype
+        return seconds, ~blank & seconds.is_null(), f"a date like {TIME_FORMATS[time_format]}"
+    is_time = isinstance(column.dtype, pl.Datetime)
+    dtype = pl.Float64() if is_time else column.dtype
     value = value.cast(dtype, strict=False)
     wrong = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
     if column.low is not None and column.high is not None:
@@ -325,7 +374,8 @@ def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | N
     if column.step is not None and column.low is not None:
         steps = (value - column.low) / column.step
         wrong |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
-    return value, wrong, "a number" if column.low is None else _scale(column)
+    number = "a number or a date like 2021-03-05" if is_time else "a number"
+    return value, wrong, number if column.low is None else _scale(column)
 
 
 def _scale(column: Column) -> str:

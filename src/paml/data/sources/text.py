@@ -19,6 +19,7 @@ ATOMIC = (".inter", ".user", ".item")  # endings of RecBole's files
 BLOCK = 1 << 20
 LONGEST_RECORD = 100  # lines that one record may span
 LINE_BREAK = "\x1f"  # stands for a line break inside a quoted field
+ESCAPED_QUOTE = "\x1e"  # stands for a quotation mark that an escape character makes part of the value
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def plain_text(path: Path, dialect: Dialect, workdir: Path) -> PlainText:
         text = _rewrite(path, dialect, workdir)
     header, skip = _header(text, path.name, dialect)
     quote = dialect.field_quote()
-    quoted = quote is not None and (not quote.isascii() or count(text, quote) > 0)
+    quoted = quote is not None and (not quote.isascii() or count(text, quote) > 0 or count(text, ESCAPED_QUOTE) > 0)
     folded = _fold(text, path.name, len(header), dialect, workdir) if quoted else text
     return PlainText(folded, header, skip, quoted, folded != text)
 
@@ -92,10 +93,10 @@ def record_pattern(width: int, dialect: Dialect) -> str:
 
 
 def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
-    """A UTF-8 copy in which escaped quotes are doubled, made in blocks."""
+    """A UTF-8 copy without escape characters (only before quotes and themselves they are some), made in blocks."""
     target = workdir / f"{len(list(workdir.iterdir()))}-utf8-{path.name}"
-    escape, quote = dialect.escape, dialect.quote or ""
-    escaped = re.compile(re.escape(escape) + "(.)", re.DOTALL) if escape else None
+    escape, quote = dialect.escape, dialect.field_quote() or ""
+    escaped = re.compile(re.escape(escape) + f"([{re.escape(escape + quote)}])") if escape and escape != quote else None
     try:
         with (
             path.open(encoding=dialect.encoding, newline="") as source,
@@ -105,7 +106,7 @@ def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
                 if escaped:
                     while escape and block.endswith(escape) and (more := source.read(1)):
                         block += more
-                    block = escaped.sub(lambda match: match[1] * 2 if match[1] == quote else match[1], block)
+                    block = escaped.sub(lambda match: ESCAPED_QUOTE if match[1] == quote else match[1], block)
                 copy.write(block)
     except LookupError:
         remedy = "for example utf-8 or latin-1"
@@ -117,10 +118,13 @@ def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
 
 def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
     """Column names, and how many lines at the top hold them."""
-    if dialect.header is not None:
-        return list(dialect.header), 0
     with text.open("rb") as file:
         first = file.readline(BLOCK)
+    if not first.endswith(b"\n") and b"\r" in first.rstrip(b"\r"):
+        remedy = "write it with line feeds, as all systems of today do"
+        raise DataError("has lines that end in carriage returns alone", where=name, remedy=remedy)
+    if dialect.header is not None:
+        return list(dialect.header), 0
     if not first.strip():
         raise DataError("is empty", where=name, remedy="expected a header line with column names")
     try:
@@ -128,12 +132,17 @@ def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
     except UnicodeDecodeError as error:
         raise not_decodable(text, name, dialect.encoding, error) from None
     if quote := dialect.field_quote():
-        names = next(csv.reader([line], delimiter=dialect.separator, quotechar=quote))
+        try:
+            names = next(csv.reader([line], delimiter=dialect.separator, quotechar=quote))
+        except csv.Error as error:
+            raise DataError(
+                f"column names cannot be read ({error})", where=f"{name} line 1", remedy="correct it"
+            ) from None
     else:
         names = line.split(dialect.separator)
     if dialect.typed_header:
         names = [part.rsplit(":", 1)[0] for part in names]
-    return [part.strip() for part in names], 1
+    return [part.replace(ESCAPED_QUOTE, quote or "").strip() for part in names], 1
 
 
 def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) -> Path:
@@ -151,7 +160,10 @@ def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) ->
     if len(odd) < 2:
         return text
     target = workdir / f"{len(list(workdir.iterdir()))}-folded-{text.name}"
-    with text.open(encoding="utf-8", newline="\n") as source, target.open("w", encoding="utf-8", newline="") as copy:
+    with (
+        text.open(encoding="utf-8-sig", newline="\n") as source,
+        target.open("w", encoding="utf-8", newline="") as copy,
+    ):
         s, q = re.escape(dialect.separator), re.escape(dialect.quote or "")
         last_line = re.compile(rf"(?:[^{q}]|{q}{q})*{q}(?:{s}|\r?\n?$)")
         copy.writelines(_folded(source, odd, last_line, re.compile(record_pattern(width, dialect))))
