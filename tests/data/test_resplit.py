@@ -31,5 +31,16 @@ def test_the_same_data_split_otherwise(kind: str, tmp_path: Path, request: pytes
     assert other.manifest.protocol.seed == 5
     assert other.fingerprint != data.fingerprint
     assert resplit(data, 5, tmp_path / "again").fingerprint == other.fingerprint
+    assert other.manifest.source.strangers == data.manifest.source.strangers == 0
     with pytest.raises(PamlError, match="already exists"):
         resplit(data, 6, tmp_path / "again")
+
+
+def test_strangers_are_counted_by_the_record(tables: Path, tmp_path: Path) -> None:
+    """Users whose profile happens to be blank are none, nor are users of a source without profiles."""
+    users = tables / "users.csv"
+    users.write_text(users.read_text().replace('4,M,21,"Town, 0"\n', "4,,,\n").replace('5,F,22,"Town, 1"\n', ""))
+    data = paml.prepare("tables", tables, tmp_path / "a", cold_share=1, drop_wrong_profiles=False)
+    other = resplit(data, 5, tmp_path / "b")
+    assert other.manifest.source.strangers == data.manifest.source.strangers == 1
+    assert resplit(other, 6, tmp_path / "c").manifest.source.strangers == 1

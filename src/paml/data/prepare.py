@@ -22,7 +22,7 @@ from paml.data.protocol import (
     right_profiles,
     with_interactions,
 )
-from paml.data.schema import DTYPES, Field, Schema
+from paml.data.schema import DTYPES, Field, Schema, without_wrong_values
 from paml.data.sources import LoadRequest, RawData, Source, find_source
 from paml.data.sources.download import fetch
 from paml.data.write import Chosen, write_split
@@ -110,6 +110,10 @@ def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Cho
         users = _with_counts(users, counts)
     groups = common_values(users, schema.features("user"), protocol.common_share)
     users, rules = _apply_rules(users, protocol, schema)
+    users, items = (
+        table.with_columns(without_wrong_values(fields))
+        for table, fields in ((users, schema.user), (items, schema.item))
+    )
     return Chosen(users, items, groups, tuple(rules), repeated)
 
 
@@ -147,6 +151,8 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
         )
         .collect(engine="streaming")
     )
+    if not len(counts):
+        raise DataError("has no rows", where=raw.files.get("interactions", "interactions"), remedy="name another file")
     if counts["_wrong"].sum():
         user, item, value = raw.interactions.filter(wrong).select("user", "item", "target").head(1).collect().row(0)
         expected = f"{scale.low:g} to {scale.high:g} in steps of {scale.step:g}" if scale.kind == "rating" else "0 or 1"

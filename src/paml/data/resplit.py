@@ -38,9 +38,11 @@ def resplit(data: PreparedData, seed: int, out: str | Path, progress: Progress =
         checksum=manifest.source.checksum,
         notes=manifest.notes,
     )
-    stranger = pl.all_horizontal(pl.lit(value=True), *(pl.col(field.name).is_null() for field in schema.user))
     chosen_users = users.with_columns(
-        _log=pl.lit(0), _rows=pl.col("support_rows") + pl.col("query_rows"), _positives=pl.lit(0), _stranger=stranger
+        _log=pl.lit(0),
+        _rows=pl.col("support_rows") + pl.col("query_rows"),
+        _positives=pl.lit(0),
+        _stranger=pl.lit(value=False),  # who they were is not recorded, and how many is kept
     ).drop(SPLIT_COLUMNS)
     groups = Groups({name: list(values) for name, values in data.vocabulary.common.items()}, manifest.common_shares)
     protocol = manifest.protocol.model_copy(update={"seed": seed})

@@ -13,7 +13,7 @@ import polars as pl
 
 from paml.data.sources.delimited import Column, read_table
 from paml.data.sources.files import PARQUET, kind_of, require_text
-from paml.data.sources.text import ATOMIC, Dialect
+from paml.data.sources.text import ATOMIC, Dialect, no_line_feeds
 from paml.errors import DataError
 
 ROWS = 200_000
@@ -63,16 +63,24 @@ def _parquet(path: Path, workdir: Path) -> Sample:
         schema = scan.collect_schema()
         rows = scan.select(pl.len()).collect().item()
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"is a damaged Parquet file ({error})", where=path.name, remedy="write it again") from None
+        raise _damaged(path, error) from None
     scan = scan.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # as numbers, which is what they are as a target
     types = {name: kind for name, dtype in schema.items() if (kind := _stated(dtype))}
     good = [name for name in schema if types.get(name) != "unreadable"]
     if not rows or not good:
         raise DataError("has no rows, or no columns of single values", where=path.name, remedy="name another file")
     some = _folder(workdir) / "some.parquet"
-    scan.select(good).head(ROWS).sink_parquet(some, compression="lz4")
+    try:
+        scan.select(good).head(ROWS).sink_parquet(some, compression="lz4")
+    except pl.exceptions.PolarsError as error:
+        raise _damaged(path, error) from None
     frame, _ = _read(some, path.name, good, Dialect(), workdir, {name for name in good if types.get(name) == "list"})
     return Sample(path, frame, types, Dialect(), named=True, partial=rows > ROWS, bad_lines=0)
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    first = str(error).partition("\n")[0]
+    return DataError(f"is a damaged Parquet file ({first})", where=path.name, remedy="write it again")
 
 
 def _stated(dtype: pl.DataType) -> str | None:
@@ -90,8 +98,7 @@ def _text(path: Path, workdir: Path) -> Sample:
     with copy.open(encoding="utf-8-sig", newline="\n") as file:
         lines = [line.rstrip("\r\n") for line, _ in zip(file, range(SNIFFED), strict=False) if line.strip()]
     if len(lines) == 1 and "\r" in lines[0]:
-        remedy = "write it with line feeds, as all systems of today do"
-        raise DataError("has lines that end in carriage returns alone", where=path.name, remedy=remedy)
+        raise no_line_feeds(path.name)
     if not lines:
         raise DataError("is empty", where=path.name, remedy="expected a header line and rows")
     atomic = path.suffix.lower() in ATOMIC

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 import polars as pl
-from pydantic import AfterValidator, Field as Described, model_validator
+from pydantic import AfterValidator, Field as Described, ValidationInfo, field_validator, model_validator
 
 from paml.errors import SettingsError, nearest
 from paml.settings import Settings
@@ -71,24 +71,29 @@ class Field(Settings):
     )
     strength: float = Described(20.0, gt=0, description="average interactions that smoothing adds to a derived rate")
 
-    @model_validator(mode="after")
-    def _limits_fit(self) -> Self:
-        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
-            raise ValueError(f"minimum not above maximum in field '{self.name}'")
-        if self.kind is Kind.MULTI and (self.minimum, self.maximum, self.pattern) != (None, None, None):
-            raise ValueError(f"no minimum, maximum or pattern for the multi-valued field '{self.name}'")
-        if self.prefix is not None and self.kind is not Kind.CATEGORICAL:
-            raise ValueError(f"a prefix only of a categorical field, not of '{self.name}'")
-        if self.derived is not None and self.kind is not Kind.NUMERIC:
-            raise ValueError(f"a numeric field, because '{self.name}' is derived")
-        if self.pattern is not None:
-            if self.kind is Kind.NUMERIC:
-                raise ValueError(f"no pattern for the numeric field '{self.name}'")
+    @field_validator("minimum", "maximum", "pattern", "prefix", "derived")
+    @classmethod
+    def _suits_the_kind(cls, value: object, info: ValidationInfo) -> object:
+        """Checked key by key, so that a complaint names the key."""
+        kind, key = info.data.get("kind"), info.field_name
+        if value is None or kind is None:  # a wrong kind is complained about already
+            return value
+        if kind is Kind.MULTI and key in {"minimum", "maximum", "pattern"}:
+            raise ValueError("no minimum, maximum or pattern for a multi-valued field")
+        if key == "maximum" and (low := info.data.get("minimum")) is not None and low > value:
+            raise ValueError(f"minimum not above maximum, and it is {low:g}")
+        if key == "prefix" and kind is not Kind.CATEGORICAL:
+            raise ValueError("a prefix only of a categorical field")
+        if key == "derived" and kind is not Kind.NUMERIC:
+            raise ValueError("a numeric field, because it is derived")
+        if key == "pattern":
+            if kind is Kind.NUMERIC:
+                raise ValueError("no pattern for a numeric field")
             try:
-                pl.select(pl.lit("").str.contains(f"^(?:{self.pattern})$"))
+                pl.select(pl.lit("").str.contains(f"^(?:{value})$"))
             except pl.exceptions.PolarsError:
-                raise ValueError(f"a regular expression without look-around in field '{self.name}'") from None
-        return self
+                raise ValueError("a regular expression without look-around") from None
+        return value
 
     def is_right(self) -> pl.Expr:
         """Whether a value is neither blank nor wrong (paper, Sec. D.1, step 3)."""
@@ -108,6 +113,20 @@ class Field(Settings):
         if self.pattern is not None:
             right &= column.cast(pl.String).str.contains(f"^(?:{self.pattern})$")
         return right.fill_null(False)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether some values are wrong by what the schema says."""
+        return (self.minimum, self.maximum, self.pattern) != (None, None, None)
+
+
+def without_wrong_values(fields: Sequence[Field]) -> list[pl.Expr]:
+    """Columns in which wrong values have become blank: what is wrong is not known, and no input."""
+    return [
+        pl.when(field.is_right()).then(pl.col(field.name)).alias(field.name)
+        for field in fields
+        if field.is_limited and field.derived is None
+    ]
 
 
 class Target(Settings):

@@ -22,7 +22,7 @@ from paml.data.prepared import (
     content_digests,
 )
 from paml.data.protocol import SPLITS, Groups, Protocol, is_major, split_users, support_counts
-from paml.data.schema import DTYPES, Kind, Schema
+from paml.data.schema import DTYPES, Kind, Schema, without_wrong_values
 from paml.data.sources import RawData
 from paml.data.vocabulary import Categories, Encoder, fit
 from paml.errors import DataError, SettingsError
@@ -90,7 +90,11 @@ def write_split(
             fingerprint="",
             seal="",
             source=record.model_copy(
-                update={"facts": facts, "repeated": chosen.repeated or record.repeated, "strangers": strangers}
+                update={
+                    "facts": facts,
+                    "repeated": chosen.repeated or record.repeated,
+                    "strangers": strangers or record.strangers,
+                }
             ),
             protocol=protocol,
             fields=schema,
@@ -147,6 +151,7 @@ def _ordered_rows(
             *(["_best"] if raw.best is not None else []),
             *context,
         )
+        .with_columns(without_wrong_values(raw.schema.context))
         .collect(engine="streaming")
     )
     if once:

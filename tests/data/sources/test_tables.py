@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 import paml
+from paml.data.resplit import resplit
 from paml.errors import PamlError
 
 Edit = Callable[[str, str, str], Path]
@@ -61,6 +62,28 @@ def test_keys_that_became_floats_meet_their_rows(tables: Path, tmp_path: Path) -
     assert data.manifest.notes == (note,)
 
 
+def test_wrong_values_are_no_inputs(tables: Path, tmp_path: Path) -> None:
+    schema = tables / "schema.toml"
+    text = schema.read_text().replace('price = "numeric"', 'price = { kind = "numeric", maximum = 9 }')
+    text = text.replace(
+        "[users]",
+        '[interactions.context]\nmoment = { kind = "categorical", column = "when", pattern = "100."}\n[users]',
+    )
+    schema.write_text(text)
+    users = tables / "users.csv"
+    users.write_text(users.read_text().replace("0,M,20,", "0,M,300,", 1))
+    data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1, drop_wrong_profiles=False)
+    people = data.users().collect()
+    row = people["user"].to_list().index("0")
+    assert (people["age"][row], data.array("user.age")[row]) == (None, 0)
+    assert data.items().collect()["price"].to_list() == [*(i + 0.5 for i in range(9)), None, None, None]
+    assert data.array("item.price")[9:].tolist() == [0, 0, 0]
+    late = data.interactions().collect()["time"].to_numpy() >= 1010
+    assert ((data.array("context.moment") == 0) == late).all()
+    other = resplit(data, 3, tmp_path / "other")
+    assert other.manifest.source.strangers == 0
+
+
 def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:
     clean = paml.prepare("tables", edit("ratings.csv", "0,0,1,1000\n", ""), tmp_path / "a")
     folder = edit("ratings.csv", "0,1,2,1001\n", "garbage\n0,1,2,1001\n0,2,9,5\n")
@@ -83,6 +106,18 @@ def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:
         ),
         ("users.csv", '1,F,21,"Town, 1"', '0,F,21,"Town, 1"', r"users.csv line 3: user '0' has more than one row"),
         ("movies.csv", "0.5", "cheap", r"movies.csv line 2: price 'cheap' is not a number"),
+        (
+            "schema.toml",
+            'gender = "categorical"',
+            'gender = { kind = "categorical", pattern = "(" }',
+            r"^schema.toml: field 'gender': setting 'pattern' is '\('; expected a regular expression without look-around$",
+        ),
+        (
+            "schema.toml",
+            'price = "numeric"',
+            'price = { kind = "numeric", prefix = 2 }',
+            r"field 'price': setting 'prefix' is 2; expected a prefix only of a categorical field",
+        ),
         ("schema.toml", "[users.fields]", "[users.fields", r"schema.toml: is not TOML"),
         ("schema.toml", 'key = "movie"', 'kee = "movie"', r"schema.toml: setting 'items.key'"),
         ("schema.toml", 'genres = "multi"', 'genres = "many"', r"expected 'categorical', 'multi', 'numeric' or"),

@@ -44,6 +44,15 @@ def test_impressions_become_a_click_data_set(taobao: Path, tmp_path: Path) -> No
     assert data.manifest.interactions == 12 * data.manifest.users
 
 
+def test_negative_prices_are_not_known(taobao: Path, tmp_path: Path) -> None:
+    path = taobao / "ad_feature.csv"
+    path.write_text(path.read_text().replace(",10.5\n", ",-1\n").replace(",21.0\n", ",-3\n"))
+    data = paml.prepare("taobao", taobao, tmp_path / "out", cold_share=1)
+    assert data.items().select("price", "log_price").collect()[1:3].rows() == [(None, None)] * 2
+    assert data.array("item.log_price")[1:3].tolist() == [0, 0]
+    assert np.abs(data.array("item.log_price")).max() < 10
+
+
 def test_click_rates_are_smoothed_rates_of_training_users(taobao: Path, tmp_path: Path) -> None:
     data = paml.prepare("taobao", taobao, tmp_path / "out", cold_share=1, rate_strength=7)
     end = data.manifest.splits["train"][1]

@@ -52,6 +52,7 @@ def load(request: LoadRequest) -> RawData:
     content = {name: Column(column, TEXT) for name, column in CONTENT.items()}
     ad = {"item": Column("adgroup_id", KEY, required=True), **content, "price": Column("price", pl.Float64())}
     items = reader.read("item", folder.file("ad_feature.csv"), ad, dialect)
+    items = items.with_columns(pl.when(pl.col("price") >= 0).then("price"))
     items = items.with_columns(log_price=pl.col("price").log1p())
     assert isinstance(request.settings, TaobaoSettings)
     return reader.raw(_schema(request.settings), interactions, users, items)

@@ -121,8 +121,7 @@ def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
     with text.open("rb") as file:
         first = file.readline(BLOCK)
     if not first.endswith(b"\n") and b"\r" in first.rstrip(b"\r"):
-        remedy = "write it with line feeds, as all systems of today do"
-        raise DataError("has lines that end in carriage returns alone", where=name, remedy=remedy)
+        raise no_line_feeds(name)
     if dialect.header is not None:
         return list(dialect.header), 0
     if not first.strip():
@@ -195,6 +194,12 @@ def _folded(
             yield line
             waiting, until = [], -1
     yield from waiting
+
+
+def no_line_feeds(name: str) -> DataError:
+    """A text of one endless line, to whoever looks for line feeds."""
+    remedy = "write it with line feeds, as all systems of today do"
+    return DataError("has lines that end in carriage returns alone", where=name, remedy=remedy)
 
 
 def not_decodable(text: Path, name: str, encoding: str, error: Exception) -> DataError:
