@@ -229,7 +229,7 @@ def test_a_quoted_file_with_a_broken_line(tmp_path: Path) -> None:
     guessed, data, text = round_trip(tmp_path, log, skip_bad_lines=True)
     assert "quote" not in guessed["interactions"]
     assert "# lines that cannot be cut into fields: 1; prepare with --skip-bad-lines" in text
-    assert data.manifest.source.bad_lines == 2  # interactions and items are both read from the file
+    assert data.manifest.source.bad_lines == 1  # though interactions and items are both read from the file
 
 
 def test_quotation_marks_that_are_no_quotes(tmp_path: Path) -> None:

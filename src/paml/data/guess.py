@@ -109,7 +109,7 @@ def _leaks(log: Table, context: Sequence[Column], target: Found) -> dict[str, st
     """Columns that would write the target into the inputs, and why."""
     if target.column is None:
         return {}
-    leaks = {name: "could be the target, too" for name in target.others}
+    leaks = dict.fromkeys(target.others, "could be the target, too")
     for column in context:
         if tells(column, log.columns[target.column]):
             leaks[column.name] = f"tells the target: its values go with those of '{target.column}'"

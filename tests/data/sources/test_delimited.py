@@ -127,7 +127,7 @@ def test_one_column_in_several_roles(tmp_path: Path, quote: str) -> None:
     frame = read_table(path, columns, PLAIN, work).frame.drop("_line").collect()
     assert frame.rows() == [("007", 7.0, 9007199254740993), ("1e3", 1000.0, 2)]
     path.write_text(f"{quote}a{quote},b\n1,7.9\n")
-    with pytest.raises(DataError, match="line 2: b '7.9' is not a number"):
+    with pytest.raises(DataError, match=r"line 2: b '7.9' is not a number"):
         read_table(path, columns, PLAIN, work)
 
 

@@ -110,7 +110,7 @@ def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:
             "schema.toml",
             'gender = "categorical"',
             'gender = { kind = "categorical", pattern = "(" }',
-            r"^schema.toml: field 'gender': setting 'pattern' is '\('; expected a regular expression without look-around$",
+            r"^schema.toml: field 'gender': setting 'pattern' is '\('; expected a regular expression without",
         ),
         (
             "schema.toml",
@@ -152,6 +152,45 @@ def test_missing_and_truncated_input(tables: Path, tmp_path: Path) -> None:
     archive.write_bytes(whole[:position] + b"\x00\xff\x00\xff" + whole[position + 4 :])
     with pytest.raises(PamlError, match=r"packed.zip: 'ratings.csv' cannot be unpacked"):
         paml.prepare("tables", archive, tmp_path / "out")
+
+
+def test_one_file_under_two_names(tables: Path, tmp_path: Path) -> None:
+    schema = (tables / "schema.toml").read_text().split("[items]")[0]
+    log = (tables / "ratings.csv").read_text().replace("\n", ",a\n").replace("when,a", "when,colour")
+    (tables / "ratings.csv").write_text(log + "garbage\n0,1,9,1001,a\n")
+    (tables / "schema.toml").write_text(
+        schema + '[items]\nfile = "./ratings.csv"\nkey = "movie"\n[items.fields]\ncolour = "categorical"\n'
+    )
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", tables)
+    for place, out in ((tables, "a"), (archive, "b")):
+        data = paml.prepare("tables", place, tmp_path / out, cold_share=1, skip_bad_lines=True)
+        assert (data.manifest.items, data.manifest.source.bad_lines) == (12, 2)
+
+
+def test_files_beside_a_schema_are_not_searched_for(tables: Path, tmp_path: Path) -> None:
+    (tables / "old").mkdir()
+    (tables / "users.csv").rename(tables / "old" / "users.csv")
+    with pytest.raises(PamlError, match=r"has no file 'users.csv'"):
+        paml.prepare("tables", schema=tables / "schema.toml", out=tmp_path / "out")
+    schema = tables / "schema.toml"
+    schema.write_text(schema.read_text().replace('"users.csv"', '"old/users.csv"'))
+    assert paml.prepare("tables", schema=schema, out=tmp_path / "out", cold_share=1).manifest.users == 20
+
+
+def test_messages(tables: Path, tmp_path: Path, edit: Edit) -> None:
+    with pytest.raises(PamlError, match=r"tables: is a folder, not a schema file; name the file in it"):
+        paml.prepare("tables", schema=tables, out=tmp_path / "out")
+    with pytest.raises(PamlError, match=r"ratings.csv: is a single file, not a folder .*; give the folder it lies in"):
+        paml.prepare("tables", tables / "ratings.csv", tmp_path / "out")
+    log = tables / "ratings.csv"
+    text = log.read_text()
+    log.write_text(text.splitlines()[0] + "\n")
+    with pytest.raises(PamlError, match=r"ratings.csv: has no rows"):
+        paml.prepare("tables", tables, tmp_path / "out")
+    log.write_text(text)
+    folder = edit("schema.toml", 'column = "home town"', 'column = ""')
+    with pytest.raises(PamlError, match=r"users.csv: has no column ''"):
+        paml.prepare("tables", folder, tmp_path / "out")
 
 
 def test_support_by_time_takes_the_earliest(tables: Path, tmp_path: Path) -> None:

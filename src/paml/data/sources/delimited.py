@@ -56,10 +56,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A parsed file: its columns and `_line` (or `_row`, of a Parquet file), and how many lines were skipped."""
+    """A parsed file: its columns and `_line` (or `_row`, of a Parquet file), and which lines were skipped."""
 
     frame: pl.LazyFrame
-    bad_lines: int
+    bad: pl.Series
+    """Numbers of the lines that were skipped."""
+
+    @property
+    def bad_lines(self) -> int:
+        """How many lines were skipped."""
+        return len(self.bad)
 
 
 def read_table(
@@ -87,14 +93,14 @@ def read_table(
         _parse_text(plain_text(path, dialect, workdir), name, columns, dialect, target)
     frame = pl.scan_parquet(target, glob=False)
     if "_wrong" in frame.collect_schema():  # read by Polars alone: nothing is
-        return Table(frame.drop("_wrong"), 0)
+        return Table(frame.drop("_wrong"), pl.Series(place, dtype=pl.UInt32))
     problems = frame.filter(pl.col("_problem").is_not_null())
     if not skip_bad_lines:
         for number, problem in problems.select(place, "_problem").head(1).collect().iter_rows():
             remedy = "correct it, or skip such lines with --skip-bad-lines"
             raise DataError(problem, where=f"{name} {place[1:]} {number}", remedy=remedy)
-    bad = problems.select(pl.len()).collect().item() if skip_bad_lines else 0
-    return Table(frame.filter(pl.col("_problem").is_null()).drop("_problem"), int(bad))
+    bad = problems.select(place).collect().to_series()
+    return Table(frame.filter(pl.col("_problem").is_null()).drop("_problem"), bad)
 
 
 def require_columns(columns: Mapping[str, Column], header: Sequence[str], name: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import lzma
+import posixpath
 import shutil
 import zipfile
 import zlib
@@ -19,29 +20,37 @@ MAGIC = {
 
 
 class InputFolder:
-    """Files by name, from a folder or from a zip archive (unpacked into `workdir` when asked for)."""
+    """Files by name, from a folder or from a zip archive (unpacked into `workdir` when asked for).
 
-    def __init__(self, path: Path, workdir: Path) -> None:
+    Without `search`, a name is a path from the folder and nothing else: folders below are not looked into.
+    """
+
+    def __init__(self, path: Path, workdir: Path, *, search: bool = True) -> None:
         if not path.exists():
             raise DataError("no such file or folder", where=path, remedy="check the path given with --from")
         self.path, self._workdir = path, workdir
         self._archive: zipfile.ZipFile | None = None
+        self._unpacked: dict[str, Path] = {}
         if path.is_dir():
-            self._names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+            files = path.rglob("*") if search else path.iterdir()
+            self._names = {str(file.relative_to(path)) for file in files if file.is_file()}
             return
         try:
             self._archive = zipfile.ZipFile(path)
         except zipfile.BadZipFile as error:
-            what = kind_of(path) if kind_of(path) != ZIP else None
-            problem = f"is {what}, not a folder or zip archive" if what else f"not a complete zip archive ({error})"
-            remedy = "give the folder it lies in" if what else "give a folder or download the archive again"
-            raise DataError(problem, where=path, remedy=remedy) from None
+            what = kind_of(path)
+            if what == ZIP or path.suffix.lower() == ".zip":
+                remedy = "give a folder or download the archive again"
+                raise DataError(f"not a complete zip archive ({error})", where=path, remedy=remedy) from None
+            problem = f"is {what or 'a single file'}, not a folder or zip archive"
+            raise DataError(problem, where=path, remedy="give the folder it lies in") from None
         self._names = {name for name in self._archive.namelist() if not name.endswith("/")}
 
     def file(self, name: str) -> Path:
         """Path of the file called `name`: at that path from here, or in the only folder that has it."""
         if self._archive is None and (self.path / name).is_file():  # an absolute path, too, or one that leads out
             return self.path / name
+        name = posixpath.normpath(name)  # ./ratings.csv is ratings.csv
         found = sorted(entry for entry in self._names if entry == name or entry.endswith(f"/{name}"))
         if not found:
             have = {entry.rsplit("/", 1)[-1] for entry in self._names}
@@ -54,7 +63,11 @@ class InputFolder:
                 f"has several files '{name}' ({several})", where=self.path, remedy="give one of the folders"
             )
         entry = name if name in found else found[0]
-        return self.path / entry if self._archive is None else self._unpack(self._archive, entry)
+        if self._archive is None:
+            return self.path / entry
+        if entry not in self._unpacked:
+            self._unpacked[entry] = self._unpack(self._archive, entry)
+        return self._unpacked[entry]
 
     def first_of(self, *names: str) -> Path:
         """The first of several possible files that is there; the error is about the first name."""

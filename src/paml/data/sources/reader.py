@@ -21,7 +21,7 @@ class TableReader:
         self._request = request
         self._paths: list[Path] = []
         self._files: dict[str, str] = {}
-        self._bad_lines = 0
+        self._bad: dict[Path, pl.Series] = {}
 
     def folder(self) -> InputFolder:
         """The folder or archive that was given."""
@@ -36,7 +36,8 @@ class TableReader:
         request = self._request
         with request.progress.step(f"reading {path.name}"):
             table = read_table(path, columns, dialect, request.workdir, skip_bad_lines=request.skip_bad_lines)
-        self._bad_lines += table.bad_lines
+        before = self._bad.get(path)  # one wide file is read for several roles: a bad line is one
+        self._bad[path] = table.bad if before is None else pl.concat([before, table.bad]).unique()
         return table.frame
 
     def count_in(self, path: Path) -> None:
@@ -54,7 +55,7 @@ class TableReader:
             items=items,
             interactions=interactions,
             checksum=checksum(*self._paths),
-            bad_lines=self._bad_lines,
+            bad_lines=sum(map(len, self._bad.values())),
             files=self._files,
             **more,
         )

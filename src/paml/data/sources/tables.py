@@ -110,9 +110,10 @@ def load(request: LoadRequest) -> RawData:
     sides = {"user": users.fields if users else {}, "item": items.fields if items else {}, "context": log.context}
     entries = {side: {name: _entry(value) for name, value in fields.items()} for side, fields in sides.items()}
     schema = _schema(entries, entry.target, schema_path.name)
+    log_path = folder.file(log.file)
     interactions = reader.read(
         "interactions",
-        folder.file(log.file),
+        log_path,
         {**_log_columns(log, entry.target), **_columns(entries["context"])},
         entry.dialect(log),
     )
@@ -122,8 +123,9 @@ def load(request: LoadRequest) -> RawData:
         if described is None:
             return interactions.select(key).unique().sort(key)
         columns = {key: _key(described.key), **_columns(entries[key])}
-        frame = reader.read(key, folder.file(described.file), columns, entry.dialect(described))
-        if described.file != log.file:
+        path = folder.file(described.file)
+        frame = reader.read(key, path, columns, entry.dialect(described))
+        if path.resolve() != log_path.resolve():
             return frame
         notes.extend(_contradictions(frame, key, tuple(entries[key])))
         return frame.unique(subset=key, keep="first", maintain_order=True)
@@ -142,9 +144,14 @@ def _find_schema(request: LoadRequest, reader: TableReader) -> tuple[InputFolder
             raise SettingsError("the source 'tables' needs a schema", remedy=remedy)
         folder = reader.folder()
         return folder, folder.file(SCHEMA_FILE)
+    if request.schema.is_dir():
+        remedy = f"name the file in it, such as {request.schema / SCHEMA_FILE}, or give the folder with --from"
+        raise DataError("is a folder, not a schema file", where=request.schema, remedy=remedy)
     if not request.schema.is_file():
         raise DataError("no such file", where=request.schema, remedy="check the path given with --schema")
-    return (reader.folder() if request.path else InputFolder(request.schema.parent, request.workdir)), request.schema
+    if request.path is not None:
+        return reader.folder(), request.schema
+    return InputFolder(request.schema.parent, request.workdir, search=False), request.schema
 
 
 def _read_schema_file(path: Path) -> SchemaFile:
@@ -198,7 +205,9 @@ def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
     for name, entry in entries.items():
         if entry.derived is None:
             kind = Field(name=name, kind=entry.kind).kind
-            columns[name] = Column(entry.column or name, DTYPES[kind], list_separator=entry.separator)
+            columns[name] = Column(
+                entry.column if entry.column is not None else name, DTYPES[kind], list_separator=entry.separator
+            )
     return columns
 
 
