@@ -68,7 +68,7 @@ def comparison(results: Results) -> Table:
         for metric in results["metrics"]
     ]
     best, second = _ranked(values, [better(metric) for metric in results["metrics"]])
-    seeds = len(results["plan"]["seeds"])
+    seeds = len(results["seeds"])
     over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     notes = [f"{over} of the mean over users; ↓ lower is better, ↑ higher is better."]
     if any(found["star"] for line in results["improvements"].values() for found in line.values()):
