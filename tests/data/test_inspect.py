@@ -163,6 +163,19 @@ def test_one_wide_file(tmp_path: Path) -> None:
     assert data.manifest.users == USERS
 
 
+def test_times_with_an_offset_and_keys_that_became_floats(tmp_path: Path) -> None:
+    rows = [
+        (f"{u}.0", i, r, f"2021-03-05T10:{k // 60:02}:{k % 60:02}+{k % 3:02}:00")
+        for k, (u, i, r) in enumerate(log_rows())
+    ]
+    log = write(tmp_path / "log.csv", "user,item,rating,at", rows)
+    users = write(tmp_path / "users.csv", "user,gender", [(100 + u, "FM"[u % 2]) for u in range(USERS)])
+    guessed, data, text = round_trip(tmp_path, log, users, support_by="time")
+    assert guessed["interactions"]["time"] == "at"
+    assert "dates like 2021-03-05T10:00:00+" in text
+    assert (data.manifest.users, data.manifest.source.strangers) == (USERS, 0)
+
+
 def test_ratings_alone(tmp_path: Path) -> None:
     log = write(tmp_path / "ratings.csv", "userId,movieId,rating,timestamp", log_rows(lambda k, u, i: START * 1000 + k))
     guessed, data, text = round_trip(tmp_path, log)

@@ -12,6 +12,7 @@ import polars as pl
 
 from paml.data.columns import Column, tokens
 from paml.data.sample import Sample
+from paml.data.sources.delimited import whole_keys
 from paml.errors import DataError
 
 
@@ -134,7 +135,7 @@ def _links(log: Table, other: Table) -> list[Link]:
         for column in log.columns.values():
             if not column.repeats or not len(column.distinct):
                 continue
-            met = int(column.distinct.is_in(key.distinct.implode()).sum())
+            met = int(whole_keys(column.distinct).is_in(whole_keys(key.distinct).implode()).sum())
             covered, used = met / len(column.distinct), met / len(key.distinct)
             named = log.sample.named and other.sample.named
             same = named and tokens(column.name) == tokens(key.name)

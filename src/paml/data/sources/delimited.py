@@ -353,11 +353,18 @@ def _blank_as_null(cell: pl.Expr, dtype: pl.DataType, dialect: Dialect) -> tuple
 def _as_text(value: pl.Expr, dtype: pl.DataType, *, key: bool) -> pl.Expr:
     """Text; whole numbers that a missing value elsewhere turned into floats are whole again: 7.0 is 7."""
     if key and isinstance(dtype, pl.String):
-        return value.str.replace(r"^(-?\d+)\.0+$", "$1")
+        return value.map_batches(whole_keys, return_dtype=pl.String(), is_elementwise=True)
     if not dtype.is_float():
         return value.cast(pl.String)
     whole = value.cast(pl.Int64, strict=False)
     return pl.when(value == whole).then(whole.cast(pl.String)).otherwise(value.cast(pl.String))
+
+
+def whole_keys(keys: pl.Series) -> pl.Series:
+    """Keys in which 7.0 is written as 7; a look for `.0` alone is much cheaper, and mostly enough."""
+    if not keys.str.contains(".0", literal=True).any():
+        return keys
+    return keys.str.replace(r"^(-?\d+)\.0+$", "$1")
 
 
 def _as_list(value: pl.Expr, dtype: pl.DataType, separator: str) -> pl.Expr:
