@@ -88,7 +88,7 @@ def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
     assert "Not finished" not in text
     assert results["plan"]["data"]["fingerprint"] in text
     assert "paml compare data" in text
-    assert "paml report OUT" in text
+    assert f"paml report {ratings}" in text
     assert (ratings / "tables" / "comparison.tex").exists()
 
 
