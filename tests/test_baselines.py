@@ -89,11 +89,9 @@ class TestContract:
 
     def test_beats_a_constant(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
         constant = "constant_rate" if kind == "click" else "training_mean"
-        if name == constant:
-            pytest.skip("the constant itself")
         test, target = SplitRows.of(worlds[kind], "test"), worlds[kind].schema.target
         loss, least = (test.loss(target, fitted(kind, who).predictor.predict(test)) for who in (name, constant))
-        assert loss < least
+        assert loss < least or name == constant
 
     def test_settings_are_the_best_tried_on_validation_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
         result = fitted(kind, name)
