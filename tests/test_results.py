@@ -12,7 +12,7 @@ import pytest
 from paml import gaps, statistics
 from paml.errors import FormatError
 from paml.results import summarise_comparison
-from paml.verdict import judgement, sureness, verdict
+from paml.verdict import costs, judgement, sureness, verdict
 from report.comparison import BASELINES, METHODS, QUICK, REFERENCE, SHOTS, VARIANTS, summarised, write_comparison
 
 ENTRIES = [*BASELINES["rating"], REFERENCE, *METHODS, *VARIANTS]
@@ -34,7 +34,7 @@ def as_json(value: Any) -> Any:
 
 
 def text_of(results: dict[str, Any]) -> str:
-    said = " ".join(results["verdict"])
+    said = " ".join([*results["verdict"], *costs(results)])
     assert "nan" not in said.lower().split()
     assert "None" not in said
     return said

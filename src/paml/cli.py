@@ -289,7 +289,7 @@ def compare(
         str | None, typer.Option("--group-by", help="A user field, whose values are compared, too.", metavar="FIELD")
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="Of the tables: text, markdown or latex.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results and costs as JSON instead of tables.")] = False,
     threads: Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)] = 0,
 ) -> None:
     """Compare methods and baselines over several trials: tables, tests, pictures, and a report."""
@@ -319,7 +319,7 @@ def compare(
 def report(
     folder: Annotated[Path, typer.Argument(help="A comparison, finished or not.", metavar="OUT")],
     form: Annotated[Form, typer.Option("--format", help="Of the tables: text, markdown or latex.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results and costs as JSON instead of tables.")] = False,
 ) -> None:
     """Make results and report of a comparison anew, from what is there."""
     _print_comparison(folder, refresh(folder), form, as_json=as_json)

@@ -84,7 +84,9 @@ def refresh(folder: str | Path) -> dict[str, Any]:
     plan = read_plan(folder)
     _gather(folder, plan)
     results = summarise_comparison(folder)
-    write_text(folder / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    found = {name: value for name, value in results.items() if name != "cost"}
+    for name, part in (("results", found), ("costs", results["cost"])):
+        write_text(folder / f"{name}.json", json.dumps(part, indent=1, allow_nan=False) + "\n")
     write_report(folder)
     return results
 

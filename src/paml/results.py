@@ -34,6 +34,7 @@ _KEYS = {"method": pl.String, "seed": pl.Int64, "user": pl.String, "group": pl.S
 def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> dict[str, Any]:
     """What `plan.json` and the Parquet files of a comparison's folder say; writes nothing.
 
+    `cost` alone is of the machine and the hour; all else is the same whenever the comparison is made.
     `resamples` are the bootstrap's, for each interval.
     """
     plan = read_plan(folder)

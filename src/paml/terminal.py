@@ -9,6 +9,7 @@ from paml.data.prepared import RuleRecord
 from paml.report.render import Form, render
 from paml.report.tables import all_tables
 from paml.settings import Settings
+from paml.verdict import costs
 
 
 def standard_output() -> Console:
@@ -18,7 +19,7 @@ def standard_output() -> Console:
 
 def render_comparison(console: Console, results: dict[str, Any], form: Form, only: set[str] | None = None) -> None:
     """The verdict in sentences, then the tables."""
-    for sentence in results["verdict"]:
+    for sentence in [*results["verdict"], *costs(results)]:
         console.print(sentence, markup=False)
     console.print()
     for table in all_tables(results):

@@ -3,6 +3,7 @@
 A difference is called sure if p < 0.05 after Holm's correction and every seed has the same sign.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from paml.gaps import MARGIN
@@ -28,7 +29,7 @@ KNOWN = {"rating": "rating", "click": "interaction"}
 
 
 def verdict(results: dict[str, Any]) -> list[str]:
-    """Best, by how much, for whom, at what cost, whether it is real, and what is missing."""
+    """Best, by how much, for whom, whether it is real, and what is missing; the same whenever it is measured."""
     if not any(groups["all"]["rows"] for groups in results["table"][results["headline"]].values()):
         return ["No test user was scored, so nothing can be concluded.", *_missing(results)]
     return [
@@ -38,7 +39,6 @@ def verdict(results: dict[str, Any]) -> list[str]:
         *_losers(results),
         *_minor_users(results),
         *_shots(results),
-        *_cost(results),
         *_reference(results),
         *undefined(results),
         *_one_seed(results),
@@ -65,7 +65,7 @@ def judgement(gap: dict[str, Any]) -> Judgement:
     return "small" if equal and different else "equal" if equal else "different" if different else "undecided"
 
 
-def labels(results: dict[str, Any]) -> dict[str, str]:
+def labels(results: Mapping[str, Any]) -> dict[str, str]:
     """Entry -> label."""
     return {entry["name"]: entry["label"] for entry in results["entries"]}
 
@@ -249,7 +249,8 @@ def _shots(results: dict[str, Any]) -> list[str]:
     return [f"{upper(label)} beats every baseline {since} (by the means)."]
 
 
-def _cost(results: dict[str, Any]) -> list[str]:
+def costs(results: Mapping[str, Any]) -> list[str]:
+    """What the best method and the best baseline took, in a sentence; other in every measurement."""
     label = labels(results)
     said: list[str] = []
     for name in (results["best"]["method"], results["best"]["baseline"]):

@@ -47,7 +47,13 @@ def complete(folder: Path) -> Path:
     return folder
 
 
+def read_results(folder: Path) -> dict[str, Any]:
+    results, cost = (json.loads((folder / f"{name}.json").read_text()) for name in ("results", "costs"))
+    return {**results, "cost": cost}
+
+
 def write_results(folder: Path) -> dict[str, Any]:
     results = summarise_comparison(folder, resamples=50)
-    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "results.json").write_text(json.dumps({k: v for k, v in results.items() if k != "cost"}))
+    (folder / "costs.json").write_text(json.dumps(results["cost"]))
     return results

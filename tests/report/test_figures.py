@@ -1,6 +1,5 @@
 """Figures say what the rows say, and are files that stand alone."""
 
-import json
 import re
 import warnings
 import xml.etree.ElementTree as ET
@@ -17,7 +16,7 @@ from paml.report.accuracy import calibration_curve, kernel_density
 from paml.report.figures import FIGURES, Figure, figures, save_figures
 from paml.report.material import Material
 from report.comparison import write_comparison
-from report.complete import complete, write_results
+from report.complete import complete, read_results, write_results
 
 SVG = "{http://www.w3.org/2000/svg}"
 CLICKS_ONLY = {"clicks", "calibration"}
@@ -32,7 +31,7 @@ def meanings(folder: Path, name: str) -> list[str]:
 
 
 def results_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "results.json").read_text())
+    return read_results(folder)
 
 
 def labels(folder: Path, *kinds: str) -> dict[str, str]:

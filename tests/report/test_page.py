@@ -1,6 +1,5 @@
 """The report's page: sound HTML that needs nothing else, and a page that people can read, in a real browser."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from paml.report.figures import figures
 from paml.report.page import page
 from paml.report.tables import all_tables
 from report.comparison import write_comparison
-from report.complete import write_results
+from report.complete import read_results, write_results
 from report.test_figures import contrast
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -53,7 +52,7 @@ def outline(text: str) -> Outline:
 
 
 def results_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "results.json").read_text())
+    return read_results(folder)
 
 
 @pytest.mark.parametrize("kind", ["ratings", "clicks"])

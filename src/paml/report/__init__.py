@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from paml.errors import FormatError
 from paml.files import write_text
@@ -14,14 +15,7 @@ def write_report(folder: Path) -> Path:
     from paml.report.render import SUFFIXES, render
     from paml.report.tables import all_tables
 
-    path = folder / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        remedy = "make it with `paml compare`"
-        raise FormatError(f"cannot be read ({error.strerror})", where=path, remedy=remedy) from None
-    except ValueError:
-        raise FormatError("is no JSON", where=path, remedy="make it again with `paml compare`") from None
+    results = {**_read(folder / "results.json"), "cost": _read(folder / "costs.json")}
     tables, drawn = all_tables(results), figures(folder, results)
     (folder / "tables").mkdir(exist_ok=True)
     texts = {f"{table.name}.{SUFFIXES[form]}": render(table, form) for table in tables for form in SUFFIXES}
@@ -34,3 +28,13 @@ def write_report(folder: Path) -> Path:
     out = folder / "report.html"
     write_text(out, page(results, tables, drawn, str(folder)))
     return out
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    except OSError as error:
+        remedy = "make it with `paml compare`"
+        raise FormatError(f"cannot be read ({error.strerror})", where=path, remedy=remedy) from None
+    except ValueError:
+        raise FormatError("is no JSON", where=path, remedy="make it again with `paml compare`") from None

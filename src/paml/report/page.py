@@ -11,6 +11,7 @@ from typing import Any
 
 from paml.report.figures import Figure
 from paml.report.render import Table
+from paml.verdict import costs
 from paml.wording import count, listing
 
 FIRST = "comparison"  # the figure beside the verdict
@@ -85,7 +86,7 @@ def _missing(results: Results) -> str:
 
 
 def _opening(results: Results, figure: Figure | None) -> str:
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in results["verdict"])
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in [*results["verdict"], *costs(results)])
     verdict = f'<ul class="verdict">{sentences}</ul>' if sentences else "<p>Nothing is finished yet.</p>"
     return f'<div class="opening"><div>{verdict}</div>{_figure(FIRST, figure) if figure else ""}</div>'
 
