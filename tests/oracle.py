@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from paml.data.batches import RowBlock, TensorBatch
+from paml.inner import ClosedForm, GradientSteps
 from paml.learner import Learner
+from paml.model import Embedded
 
 
 @dataclass
@@ -23,63 +25,103 @@ class OracleResult:
     row_losses: list[Tensor]
 
 
-def _rows(
-    learner: Learner, h_H: Tensor, table_ND: Tensor, block: RowBlock, b: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _rows(learner: Learner, embedded: Embedded, block: RowBlock, b: int) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs of the first layer with the user's embedding repeated and a one for the bias, targets, offsets."""
     keep = block.mask_BR[b].bool()
-    item = block.index_BR[b][keep]
-    parts = [table_ND[item]]
+    item, h_H = block.index_BR[b][keep], embedded.h_BH[b]
+    vectors = embedded.items.vectors_ND[item]
+    parts = [vectors]
     if learner.network.context.fields:
         assert block.context is not None
         context = learner.network.context(block.context).view(*block.index_BR.shape, -1)
         parts.append(context[b][keep])
     parts += [h_H.expand(len(item), -1), h_H.new_ones(len(item), 1)]
-    return torch.cat(parts, dim=1), block.y_BR[b][keep], item
+    offset = vectors.new_zeros(len(item), learner.head.outputs)
+    if embedded.items.bias_NK is not None:
+        offset = offset + embedded.items.bias_NK[item]
+    if embedded.start_BDK is not None:
+        offset = offset + torch.cat([vectors, vectors.new_ones(len(item), 1)], dim=1) @ embedded.start_BDK[b]
+    return torch.cat(parts, dim=1), block.y_BR[b][keep], offset
 
 
-def _forward(weights: list[Tensor], x: Tensor, offset: Tensor | None) -> Tensor:
+def _forward(weights: list[Tensor], x: Tensor, offset: Tensor) -> Tensor:
     z = x @ weights[0]
     for w in weights[1:]:
         z = torch.cat([z.relu(), z.new_ones(len(z), 1)], dim=1) @ w
-    return z if offset is None else z + offset
+    return z + offset
 
 
-def _offset(learner: Learner, batch: TensorBatch, item: Tensor) -> Tensor | None:
-    whole = learner.network.offsets(batch.item_N, item.unsqueeze(0))
-    return None if whole is None else whole[0]
+def _with_last_moved(weights: list[Tensor], d: Tensor, level: Tensor, free: int) -> list[Tensor]:
+    """The last output's weights of the inputs that differ by row (the first `free`), and its bias, moved by d."""
+    change = torch.zeros_like(weights[-1])
+    rows = [*range(free), len(change) - 1]
+    change = change.index_put((torch.tensor(rows), torch.tensor([-1] * len(rows))), torch.cat([d[:-1], level * d[-1:]]))
+    return [*weights[:-1], weights[-1] + change]
+
+
+def _solved(
+    learner: Learner, weights: list[Tensor], x: Tensor, y: Tensor, offset: Tensor, variance: Tensor
+) -> list[Tensor]:
+    """Newton's method on sum of losses + |d|^2 / variance, gradient and Hessian by autograd."""
+    assert isinstance(learner.inner, ClosedForm)
+    free, level = len(learner.network.decision.theta()[-1].rows_DK), learner.inner.level
+
+    def penalised(d: Tensor) -> Tensor:
+        out = _forward(_with_last_moved(weights, d, level, free), x, offset)
+        return learner.head.row_loss(out.unsqueeze(0), y.unsqueeze(0)).sum() + (d**2).sum() / variance / 2
+
+    d = weights[0].new_zeros(free + 1)
+    for _ in range(learner.inner.steps):
+        here = d.detach().requires_grad_() if not d.requires_grad else d
+        (slope,) = torch.autograd.grad(penalised(here), here, create_graph=True)
+        bend = torch.autograd.functional.hessian(penalised, here, create_graph=True)
+        d = d - torch.linalg.solve(bend, slope)
+    return _with_last_moved(weights, d, level, free)
+
+
+def _stepped(
+    learner: Learner, weights: list[Tensor], x: Tensor, y: Tensor, offset: Tensor, rate: Tensor | list[Tensor]
+) -> tuple[list[Tensor], Tensor]:
+    """Gradient steps on the mean (or with evidence c: sum / (n + c)) of the losses, and the first gradient's norm."""
+    assert isinstance(learner.inner, GradientSteps)
+    norm = weights[0].new_zeros(())
+    log_c = learner.inner.log_evidence
+    rows = len(y) if log_c is None else len(y) + log_c.exp()
+    for step in range(learner.inner.steps):
+        out = _forward(weights, x, offset)
+        loss = learner.head.row_loss(out.unsqueeze(0), y.unsqueeze(0)).sum() / rows
+        grads = torch.autograd.grad(loss, weights, create_graph=True)
+        if learner.inner.first_order:
+            grads = tuple(grad.detach() for grad in grads)
+        if step == 0:
+            norm = torch.stack([(grad**2).sum() for grad in grads]).sum()
+        rates = [rate] * len(weights) if isinstance(rate, Tensor) else rate
+        weights = [w - r * grad for w, r, grad in zip(weights, rates, grads, strict=True)]
+    return weights, norm
 
 
 def run_oracle(learner: Learner, batch: TensorBatch, *, training: bool = True) -> OracleResult:
-    h_BH = learner.network.embed_users(batch.users)
-    table_ND = learner.network.embed_items(batch.items, batch.item_N).vectors_ND
-    rate = learner.rates(h_BH, batch.user_B if training else None)
+    embedded = learner.embed(batch)
+    rate = learner.rates(embedded.h_BH, batch.user_B if training else None)
     losses, outputs, norms, row_losses = [], [], [], []
-    for b in range(len(h_BH)):
-        weights = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
-        x, y, item = _rows(learner, h_BH[b], table_ND, batch.support, b)
-        norm = h_BH.new_zeros(())
-        for step in range(learner.steps):
-            out = _forward(weights, x, _offset(learner, batch, item))
-            loss = learner.head.row_loss(out.unsqueeze(0), y.unsqueeze(0)).mean()
-            grads = torch.autograd.grad(loss, weights, create_graph=True)
-            if learner.first_order:
-                grads = tuple(grad.detach() for grad in grads)
-            if step == 0:
-                norm = sum(((grad**2).sum() for grad in grads), h_BH.new_zeros(()))
-            if isinstance(rate, Tensor):
-                weights = [w - rate[b] * grad for w, grad in zip(weights, grads, strict=True)]
-            else:
-                weights = [w - torch.cat(list(r)) * grad for w, r, grad in zip(weights, rate, grads, strict=True)]
-        xq, yq, item_q = _rows(learner, h_BH[b], table_ND, batch.query, b)
-        out = _forward(weights, xq, _offset(learner, batch, item_q))
+    for b in range(len(embedded.h_BH)):
+        start = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
+        x, y, offset = _rows(learner, embedded, batch.support, b)
+        own = rate[b] if isinstance(rate, Tensor) else [torch.cat(list(r)) for r in rate]
+        norm = x.new_zeros(())
+        if isinstance(learner.inner, ClosedForm):
+            assert isinstance(own, Tensor)
+            weights = _solved(learner, start, x, y, offset, own)
+        else:
+            weights, norm = _stepped(learner, start, x, y, offset, own)
+        xq, yq, offset_q = _rows(learner, embedded, batch.query, b)
+        out = _forward(weights, xq, offset_q)
         row_loss = learner.head.row_loss(out.unsqueeze(0), yq.unsqueeze(0)).squeeze(0)
         losses.append(row_loss.mean())
         outputs.append(out)
         norms.append(norm)
-        start = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
-        for xs, ys, items in ((x, y, item), (xq, yq, item_q)):
-            plain = _forward(start, xs, _offset(learner, batch, items))
+        for xs, ys, offsets in ((x, y, offset), (xq, yq, offset_q)):
+            plain = _forward(start, xs, offsets)
             row_losses.append(learner.head.row_loss(plain.unsqueeze(0), ys.unsqueeze(0)).squeeze(0))
     return OracleResult(torch.stack(losses), outputs, torch.stack(norms), rate, row_losses)
 

@@ -88,7 +88,7 @@ def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.PreparedDa
     learner = paml.load(done / "runs" / "melu@0").learner
     tasks, loader = Tasks.of(world, "test"), Loader(world)
     none, _ = predict_rows(learner, loader, tasks, shots=0)
-    learner.steps = 0
+    learner.inner.steps = 0
     unadapted, _ = predict_rows(learner, loader, tasks)
     assert np.allclose(none, unadapted, atol=1e-5)
 

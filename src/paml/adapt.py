@@ -64,16 +64,19 @@ def adapt(
     steps: int = 1,
     first_order: bool = False,
     offset_BSK: Tensor | None = None,
+    evidence: Tensor | None = None,
 ) -> Adaptation:
     """Take `steps` gradient steps on the support set with each user's rate.
 
     `first_order` treats the gradients as constants; the rate is differentiated in any case. `offset_BSK` is added to
-    the outputs and not adapted (item biases). Where autograd is off, as in serving, no graph is built.
+    the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with `evidence` c, their
+    sum divided by n + c. Where autograd is off, as in serving, no graph is built.
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
     first = Adaptation(layers)
     x = x.detached() if first_order else x
-    weight_BS = mask_BS / mask_BS.sum(dim=1, keepdim=True).clamp(min=1)
+    count_B1 = mask_BS.sum(dim=1, keepdim=True)
+    weight_BS = mask_BS / (count_B1.clamp(min=1) if evidence is None else count_B1 + evidence)
     for step in range(steps):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)

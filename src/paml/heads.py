@@ -35,11 +35,23 @@ class Head(Protocol):
         """Output biases with which everything is predicted as the training mean, (K)."""
 
 
+class CurvedHead(Head, Protocol):
+    """A head whose inner problem can be solved: a row's loss is convex in the last output, with a known curvature."""
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the curvature is the same everywhere, so that one Newton step is exact."""
+
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """Second derivative of each row's loss by its last output, (B, R)."""
+
+
 @dataclass(frozen=True)
 class ValueHead:
     """One real number and squared error: loss (y - out)^2."""
 
     outputs: int = 1
+    quadratic: bool = True
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """(out - y)^2"""
@@ -48,6 +60,10 @@ class ValueHead:
     def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """2 (out - y)"""
         return 2.0 * (out_BRK - y_BR.unsqueeze(-1))
+
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """2"""
+        return torch.full_like(y_BR, 2.0)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
         """The output itself."""
@@ -95,6 +111,7 @@ class ClickHead:
     """A two-way softmax with weighted entropy: loss -w log p(label), w = 0.9 clicked and 0.1 not clicked."""
 
     outputs: int = 2
+    quadratic: bool = False
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """-w log p(label)"""
@@ -106,6 +123,11 @@ class ClickHead:
         """w (p - onehot(label))"""
         label_BRK = one_hot(y_BR.round().long(), self.outputs).to(out_BRK.dtype)
         return click_weight(y_BR).unsqueeze(-1) * (softmax(out_BRK, dim=-1) - label_BRK)
+
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """w p (1 - p)"""
+        p_BR = self.predict(out_BRK)
+        return click_weight(y_BR) * p_BR * (1 - p_BR)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
         """Probability of a click, under the weighted loss."""

@@ -29,7 +29,7 @@ def regularised_query_loss(gamma: float) -> Objective:
     def objective(learner: Learner, batch: TensorBatch) -> Tensor:
         adapted = learner.adapt(learner.embed(batch), batch.user_B)
         loss_B = learner.loss(adapted, batch.query)
-        if gamma == 0 or learner.steps == 0:
+        if gamma == 0 or learner.inner.steps == 0:
             return loss_B.mean()
         alpha_B = rate_per_user(adapted.rate, len(loss_B))
         return (loss_B + gamma * adapted.adaptation.gradient_norm() * alpha_B.abs()).mean()

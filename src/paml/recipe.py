@@ -29,18 +29,31 @@ class Recipe(Settings):
 
     leave_out: Names = Field((), description="fields that are no inputs, such as item.year,user.zip")
     embedding_size: int = Field(32, gt=0, description="size of each field's embedding")
-    hidden: Sizes = Field((320, 192), min_length=1, description="sizes of the hidden decision layers, such as 320,192")
+    network: Literal["fields", "factors"] = Field(
+        "fields", description="items as their fields side by side, or as one vector, the sum of own and fields' vectors"
+    )
+    bags: Literal["mean", "root"] = Field(
+        "mean", description="lists of values as a mean, or as a sum divided by the root of their number"
+    )
+    hidden: Sizes = Field((320, 192), description="sizes of the hidden decision layers, such as 320,192; may be none")
     head: Literal["auto", "value", "classes", "click"] = Field(
         "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
     )
     embedding_scale: float = Field(1.0, gt=0, description="standard deviation of the initial embeddings")
     item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
+    start_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
+    start_items: int = Field(
+        0, ge=0, description="size of vectors by which the choice of rated items says where a user starts; 0 for none"
+    )
     item_bias: bool = Field(False, description="add a learned bias per item to the outputs")
     start_at_mean: bool = Field(False, description="start the output bias at the training mean")
 
     inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and Meta-SGD's start")
     rate_scale: float = Field(1e-3, gt=0, description="largest personal rate alpha'(h) of the paml methods")
-    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set")
+    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps of ridge")
+    evidence: float = Field(
+        0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"
+    )
     first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
     gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
 
@@ -60,8 +73,14 @@ class Recipe(Settings):
     epochs: int = Field(20, ge=0, description="passes over the training users")
     batch_size: int = Field(32, gt=0, description="users per outer step")
     outer_rate: float = Field(5e-5, gt=0, description="outer learning rate beta")
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="the outer rate over the epochs: as it is, or falling along a cosine"
+    )
     optimizer: Literal["adam", "adamw"] = Field("adam", description="outer optimiser")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of the outer optimiser")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay in the outer step, but of biases and rates")
+    average: float = Field(
+        0.0, ge=0, lt=1, description="weights are averaged over outer steps with this decay; 0 for none"
+    )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the outer gradient; 0 for no limit")
     patience: int = Field(0, ge=0, description="stop after this many epochs without a better validation; 0 for never")
     random_support: bool = Field(False, description="train with a random share of support rows instead of a fixed one")

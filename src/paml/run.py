@@ -25,12 +25,13 @@ from paml.data.schema import Schema
 from paml.errors import FormatError
 from paml.evaluate import Split, evaluate_learner, summarise
 from paml.files import write_text
+from paml.generate import DataShape
 from paml.learner import Learner
-from paml.methods import DataShape, build_learner
+from paml.methods import build_learner
 from paml.recipe import Recipe
 from paml.settings import Settings
 
-FORMAT = 1
+FORMAT = 2
 
 
 class RunSettings(Settings):

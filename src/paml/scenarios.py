@@ -13,8 +13,8 @@ import polars as pl
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.evaluate import per_user_metrics, score_rows
+from paml.generate import met_in_training
 from paml.leakage import require_untouched
-from paml.methods import met_in_training
 
 SHOTS = (0, 1, 3, 5, 10, 20)
 SAMPLE = 20_000

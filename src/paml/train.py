@@ -5,6 +5,8 @@ optimiser, AT-PAML's memory and the generator as it was at the epoch's start, fr
 """
 
 import json
+import math
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -19,21 +21,24 @@ from torch import Tensor
 
 from paml import checkpoint
 from paml.allocator import keep_freed_memory
+from paml.average import Average
 from paml.data.batches import Loader, TensorBatch
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.evaluate import evaluate_learner, headline
 from paml.files import write_text
+from paml.generate import DataShape
 from paml.learner import Learner
 from paml.memory import MemoryRate
-from paml.methods import DataShape, build_learner, find_method, fit_to_data
+from paml.methods import build_learner, find_method, fit_to_data
 from paml.progress import SILENT, Progress, Step
 from paml.recipe import Recipe, load_recipe
 from paml.run import Run, RunSettings, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
 CHECKPOINT_BATCHES = 1000  # and after every epoch
+LAST_SHARE = 0.05  # of the outer rate, where it falls
 
 
 def train(
@@ -152,10 +157,10 @@ class _Trainer:
         self._learner.to(device)
         self._objective = find_method(settings.method).objective(settings.recipe)
         kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-        parameters = list(self._learner.parameters())
         self._optimizer = kinds[settings.recipe.optimizer](
-            parameters, lr=settings.recipe.outer_rate, weight_decay=settings.recipe.weight_decay, fused=True
+            _groups(self._learner, settings.recipe.weight_decay), lr=settings.recipe.outer_rate, fused=True
         )
+        self._average = Average(self._learner, settings.recipe.average)
         self._tasks, self._device = Tasks.of(data, "train"), device
         self._loader = Loader(data, device, schema=settings.fields, end=int(self._tasks.offsets[-1]))
         self._rng = np.random.default_rng([settings.seed, 3])
@@ -180,6 +185,8 @@ class _Trainer:
         position, recipe = self._position, self._recipe
         self._rng.bit_generator.state = position.generator
         self._learner.rates.begin_epoch(position.epoch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.outer_rate * _share_of_rate(recipe.schedule, position.epoch / recipe.epochs)
         batches = self._tasks.episodes(
             recipe.batch_size, self._rng, support_share=recipe.support_share, random_support=recipe.random_support
         )
@@ -217,6 +224,7 @@ class _Trainer:
         if self._recipe.clip_norm:
             torch.nn.utils.clip_grad_norm_(self._learner.parameters(), self._recipe.clip_norm)
         self._optimizer.step()
+        self._average.follow()
         self._learner.rates.finish_step()
         return value
 
@@ -224,16 +232,19 @@ class _Trainer:
         """Validate, keep the best weights, log, and save."""
         position = self._position
         metric = headline(self._data.schema.target.kind)
-        rows = evaluate_learner(self._learner, self._data, "validation")
-        value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
+        with self._average.in_place():
+            rows = evaluate_learner(self._learner, self._data, "validation")
+            value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
+            is_best = value is None or position.best_value is None or value < position.best_value
+            best = self._copy_of_weights() if is_best else self._best
         if value is not None and not np.isfinite(value):
             raise TrainingError(
                 f"validation {metric} is {value} after epoch {position.epoch + 1}",
                 where=self._folder,
                 remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
             )
-        if value is None or position.best_value is None or value < position.best_value:
-            position.best_value, position.best_epoch, self._best = value, position.epoch, self._copy_of_weights()
+        if is_best:
+            position.best_value, position.best_epoch, self._best = value, position.epoch, best
         position.history.append(
             {
                 "epoch": position.epoch + 1,
@@ -308,6 +319,7 @@ class _Trainer:
         """Write the whole state to one file."""
         tensors = {f"now.{name}": tensor for name, tensor in self._learner.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self._best.items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self._average.state().items()}
         for number, state in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
         self._state_file.parent.mkdir(exist_ok=True)
@@ -318,12 +330,13 @@ class _Trainer:
         tensors, values = checkpoint.load(self._state_file)
         if values.pop("identity", None) != self._settings.identity():
             raise FormatError("belongs to another run", where=self._state_file, remedy="train again")
-        parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}, "average": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = tensor
         load_state(self._learner, parts["now"], self._state_file)
         self._best = parts["best"]
+        self._average.restore(parts["average"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in parts["optimizer"].items():
             number, _, key = name.partition(".")
@@ -334,6 +347,20 @@ class _Trainer:
             self._position = _Position(**values)
         except TypeError:
             raise FormatError("is of another version", where=self._state_file, remedy="train again") from None
+
+
+def _share_of_rate(schedule: str, done: float) -> float:
+    """The outer rate as a share of its start, when this share of the epochs is done."""
+    return 1.0 if schedule == "constant" else max(0.5 * (1 + math.cos(math.pi * done)), LAST_SHARE)
+
+
+def _groups(learner: Learner, decay: float) -> list[dict[str, Any]]:
+    """Parameters that decay, and those that do not: rates, what is no matrix, and the layers' biases."""
+    free = re.compile(r"(rates|inner)\.|network\.decision\.shared")
+    named = list(learner.named_parameters())
+    decays = [parameter for name, parameter in named if parameter.ndim > 1 and not free.match(name)]
+    others = [parameter for name, parameter in named if parameter.ndim < 2 or free.match(name)]
+    return [{"params": decays, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def _generator_state(rng: np.random.Generator) -> dict[str, Any]:

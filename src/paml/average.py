@@ -1,0 +1,55 @@
+"""An average of the weights over the outer steps: what is validated and kept, where it is asked for.
+
+A large outer rate finds good regions quickly but jumps about in them; the average lies in their middle.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+SOON = 10  # steps in which the average forgets its start
+
+
+class Average:
+    """average <- d average + (1 - d) weights after every step, with d = min(decay, (1 + t) / (SOON + t)) in step t."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        """A decay of 0 keeps no average: the weights themselves are used."""
+        self._parameters = dict(module.named_parameters()) if decay else {}
+        self._decay, self._step = decay, 0
+        self._average = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the average towards the weights, which have just taken a step."""
+        if not self._parameters:
+            return
+        weight = 1 - min(self._decay, (1 + self._step) / (SOON + self._step))
+        torch._foreach_lerp_(list(self._average.values()), list(self._parameters.values()), weight)
+        self._step += 1
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The module with averaged weights, for as long as the block lasts."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def state(self) -> dict[str, Tensor]:
+        """What is needed to continue; nothing without an average."""
+        return {**self._average, "step": torch.tensor(self._step)} if self._parameters else {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state`."""
+        if self._parameters:
+            self._step = int(state["step"])
+            for name, tensor in self._average.items():
+                tensor.copy_(state[name])
+
+    def _exchange(self) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.data, self._average[name] = self._average[name], parameter.data

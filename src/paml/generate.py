@@ -1,0 +1,78 @@
+"""A network generated from what a data set is like: its fields, vocabulary sizes, and the items met in training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paml.data.prepared import PreparedData, Side
+from paml.data.schema import Schema
+from paml.errors import SettingsError
+from paml.fields import FieldEmbedder
+from paml.items import ItemFactors, ItemFields, KnownItems
+from paml.model import Network
+from paml.recipe import Recipe
+from paml.start import Start
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a network is generated from: fields, vocabulary sizes, items known in training, the mean training target."""
+
+    schema: Schema
+    vocabulary: dict[str, int]
+    items: int
+    known_items: int
+    training_mean: float
+
+    @classmethod
+    def of(cls, data: PreparedData, leave_out: Sequence[str] = ()) -> "DataShape":
+        """The shape of a prepared data set, some fields left out; reads training rows only."""
+        end = int(data.array("offsets")[data.manifest.splits["train"][1]])
+        mean = float(data.array("target")[:end].mean(dtype=np.float64))
+        known = int(met_in_training(data).sum())
+        return cls(data.schema.without(leave_out), data.manifest.vocabulary, data.manifest.items, known, mean)
+
+
+def met_in_training(data: PreparedData, rows_at_once: int = 1 << 20) -> np.ndarray:
+    """Which items training users met, by item row; the rows are read in pieces."""
+    met_I = np.zeros(data.manifest.items, dtype=bool)
+    item = data.array("item")[: int(data.array("offsets")[data.manifest.splits["train"][1]])]
+    for start in range(0, len(item), rows_at_once):
+        met_I[item[start : start + rows_at_once]] = True
+    return met_I
+
+
+_ROW_SIDES: tuple[Side, Side] = ("item", "context")
+
+
+def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Generator) -> Network:
+    """An untrained network."""
+
+    def embedder(side: Side, width: int, *, summed: bool = False) -> FieldEmbedder:
+        sizes = {name.partition(".")[2]: n for name, n in shape.vocabulary.items() if name.startswith(f"{side}.")}
+        fields = shape.schema.features(side)
+        return FieldEmbedder(fields, sizes, width, recipe.embedding_scale, rng, summed=summed, bags=recipe.bags)
+
+    user = embedder("user", recipe.embedding_size)
+    if recipe.network == "fields" and (recipe.start_profile or recipe.start_items):
+        raise SettingsError("a start needs item vectors", remedy="set network=factors")
+    if recipe.network == "factors" and not recipe.item_embedding:
+        raise SettingsError("network=factors needs the size of item vectors", remedy="set item_embedding, say to 16")
+    rows, scale = shape.known_items + 1, recipe.embedding_scale
+    items: ItemFields | ItemFactors
+    if recipe.network == "factors":
+        width = recipe.item_embedding
+        fields = embedder("item", width + outputs + recipe.start_items, summed=True)
+        context = embedder("context", recipe.embedding_size)
+        items = ItemFactors(fields, KnownItems(shape.items), rows, outputs, width=width, scale=scale, rng=rng)
+        profile = embedder("user", (width + 1) * outputs, summed=True) if recipe.start_profile else None
+        start = Start(profile, recipe.start_items, width, outputs, rng)
+    else:
+        fields, context = (embedder(side, recipe.embedding_size) for side in _ROW_SIDES)
+        known = KnownItems(shape.items if recipe.item_embedding or recipe.item_bias else 0)
+        size, bias = recipe.item_embedding, recipe.item_bias
+        items = ItemFields(fields, known, rows, outputs, embedding=size, bias=bias, scale=scale, rng=rng)
+        start = Start(None, 0, items.width, outputs, rng)
+    return Network(user, items, context, start, [*recipe.hidden, outputs], rng)

@@ -1,0 +1,110 @@
+"""Item vectors: fields side by side as in the paper, or one vector per item as a sum, as in a factorisation.
+
+Legend: N distinct items of a batch, I all items, D width of an item's vector, K outputs, G width of what choosing an
+item says of the user.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paml.data.features import Features
+from paml.fields import FieldEmbedder
+
+
+@dataclass(frozen=True)
+class ItemVectors:
+    """Distinct items of a batch: input of the decision layers, biases of the outputs, and what choosing them says."""
+
+    vectors_ND: Tensor
+    bias_NK: Tensor | None = None
+    chosen_NG: Tensor | None = None
+
+
+class KnownItems(nn.Module):
+    """Numbers of the items that training users met: 1, 2, ...; the others share 0."""
+
+    codes_I: Tensor
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.register_buffer("codes_I", torch.zeros(items, dtype=torch.int64))
+
+    def number(self, met_I: Tensor) -> None:
+        """Number the items that were met."""
+        if len(self.codes_I):
+            self.codes_I[met_I] = torch.arange(1, int(met_I.sum()) + 1, device=self.codes_I.device)
+
+    def forward(self, item_N: Tensor) -> Tensor:
+        """Item rows -> numbers."""
+        return self.codes_I[item_N]
+
+
+class ItemFields(nn.Module):
+    """Field embeddings side by side (paper, Fig. 2) and, if asked for, an embedding and a bias of the item itself."""
+
+    def __init__(
+        self,
+        fields: FieldEmbedder,
+        known: KnownItems,
+        rows: int,
+        outputs: int,
+        *,
+        rng: torch.Generator,
+        embedding: int,
+        bias: bool,
+        scale: float,
+    ) -> None:
+        super().__init__()
+        self.fields, self.known, self.width = fields, known, fields.width + embedding
+        self.own = nn.Parameter(_vectors(rows, embedding, scale, rng)) if embedding else None
+        self.bias = nn.Parameter(torch.zeros(rows, outputs)) if bias else None
+
+    def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
+        """The batch's distinct items; an item unknown in training has the embedding and bias 0."""
+        content_ND = self.fields(features)
+        known_N = self.known(item_N) if self.own is not None or self.bias is not None else item_N
+        if self.own is not None:
+            content_ND = torch.cat([content_ND, self.own.index_select(0, known_N)], dim=-1)
+        if self.bias is None:
+            return ItemVectors(content_ND)
+        return ItemVectors(content_ND, self.bias.index_select(0, known_N) * (known_N > 0).unsqueeze(-1))
+
+
+class ItemFactors(nn.Module):
+    """The sum of the item's own vector and its fields' vectors; vector, biases and choice are parts of the one sum.
+
+    An item that training users did not meet is what its fields say.
+    """
+
+    def __init__(
+        self,
+        fields: FieldEmbedder,
+        known: KnownItems,
+        rows: int,
+        outputs: int,
+        *,
+        width: int,
+        scale: float,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.fields, self.known, self.width = fields, known, width
+        self._outputs = outputs
+        self.own = nn.Parameter(_vectors(rows, fields.width, scale, rng))
+        self.own.data[:, width : width + outputs] = 0.0
+
+    def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
+        """The batch's distinct items."""
+        known_N = self.known(item_N)
+        whole_NW = self.fields(features) + self.own.index_select(0, known_N) * (known_N > 0).unsqueeze(-1)
+        chosen = self.width + self._outputs
+        return ItemVectors(whole_NW[:, : self.width], whole_NW[:, self.width : chosen], whole_NW[:, chosen:])
+
+
+def _vectors(rows: int, width: int, scale: float, rng: torch.Generator) -> Tensor:
+    """Random vectors; that of unknown items is 0."""
+    vectors = scale * torch.randn(rows, width, generator=rng)
+    vectors[0] = 0.0
+    return vectors
