@@ -54,7 +54,8 @@ def test_values_are_those_of_the_statistics(tmp_path: Path) -> None:
         for name, by_group in statistics.over_seeds(rows, metric).items():
             for group, one in by_group.items():
                 assert found["table"][metric][name][group] == pytest.approx(as_json(one))
-    assert statistics.best(rows, "mse", ["training_mean", "item_mean", "bias"]) == "bias"
+    means = rows.group_by("method").agg(pl.col("mse").filter(pl.col("mse").is_finite()).mean())
+    assert means.filter(pl.col("method").is_in(BASELINES["rating"])).sort("mse")["method"][0] == "bias"
     family = rows.filter(pl.col("method").is_in(["bias", *METHODS, *VARIANTS]))
     for metric in found["metrics"]:
         paired = statistics.paired_table(family, "bias", metric, resamples=QUICK)
