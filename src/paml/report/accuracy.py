@@ -126,27 +126,8 @@ def violins(material: Material) -> Canvas | None:
             axes.plot([median, median], [k + side * 0.03, k + side * 0.3], color=INK, linewidth=1.3)
     axes.set_xlim(low, limit)
     axes.set_xlabel(f"a user's {material.unit}")
-    group_key(axes)
+    style.group_key(axes)
     return figure
-
-
-def group_key(axes: Axes) -> None:
-    """major users grey, minor users in the entry's colour."""
-    grey = Rectangle((0, 0), 1, 1, facecolor=INK, alpha=0.28)
-    coloured = Rectangle((0, 0), 1, 1, facecolor=style.METHOD_COLOURS["reg_paml"], alpha=0.85)
-    axes.legend(
-        [grey, coloured],
-        ["major users", "minor users (in colour)"],
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=2,
-        frameon=False,
-        borderaxespad=0,
-        borderpad=0.2,
-        handlelength=1.1,
-        handleheight=0.8,
-        fontsize=8.5,
-    )
 
 
 def kernel_density(value_U: np.ndarray, x_G: np.ndarray) -> np.ndarray:
@@ -184,18 +165,7 @@ def items(material: Material) -> Canvas | None:
         axes.plot([], [], "o", color=INK, markerfacecolor=face, markersize=6, markeredgewidth=1.4)[0]
         for face in (INK, PAPER)
     ]
-    axes.legend(
-        signs,
-        ["items that training users met", "new items"],
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        ncols=2,
-        frameon=False,
-        borderaxespad=0,
-        borderpad=0.2,
-        handletextpad=0.1,
-        fontsize=8.5,
-    )
+    style.legend(axes, signs, ["items that training users met", "new items"])
     return figure
 
 
