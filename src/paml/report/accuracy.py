@@ -11,7 +11,8 @@ from paml.inference import mean_interval
 from paml.report import style
 from paml.report.material import Entry, Material
 from paml.report.style import INK, PAPER
-from paml.wording import metric_label
+from paml.report.tables import common_values, left_out
+from paml.wording import count, metric_label
 
 BINS = 10
 _GRID = 100
@@ -167,6 +168,46 @@ def items(material: Material) -> Canvas | None:
     ]
     style.legend(axes, signs, ["items that training users met", "new items"])
     return figure
+
+
+def by_group(material: Material) -> Canvas | None:
+    """The headline metric of the best method and the best baseline by a field of the profile."""
+    found = material.results.get("by_group")
+    best = material.results["best"].values()
+    shown = [entry for entry in material.entries if entry.name in best]
+    if found is None:
+        return None
+    values = {
+        value: users
+        for value, users in common_values(found).items()
+        if any(found["values"][value][entry.name]["mean"] is not None for entry in shown)
+    }
+    if len(values) < 2:
+        return None
+    figure = style.canvas(style.rows_height(len(values)) + 0.28)
+    unbroken = [count(users, "user").replace(" ", "\u00a0") for users in values.values()]
+    labels = [f"{value} ({users})" for value, users in zip(values, unbroken, strict=True)]
+    axes = style.rows_panel(figure, labels, top=0.36)
+    edges = []
+    for k, value in enumerate(values):
+        for entry in shown:
+            one = found["values"][value][entry.name]
+            if one["mean"] is not None:
+                (dot,) = axes.plot([one["mean"]], [k], entry.marker, color=entry.colour, markersize=6.5)
+                told = f"{one['mean']:.4f}, {count(one['users'], 'user')}"
+                style.mark(dot, f"{entry.label}, {found['field']} {value}: {told}")
+                edges.append(one["mean"])
+    _fit(axes, edges)
+    axes.set_xlabel(material.unit)
+    signs = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
+    style.legend(axes, signs, [style.shortened(entry.label) for entry in shown])
+    return figure
+
+
+def by_group_caption(material: Material) -> str:
+    """Which field it is, and how many values are not shown."""
+    found = material.results["by_group"]
+    return f"The best method and the best baseline by the users' {found['field']}. {left_out(found)}".rstrip()
 
 
 def clicks(material: Material) -> Canvas | None:

@@ -177,10 +177,8 @@ def by_group(results: Results) -> Table | None:
     found = results["by_group"]
     if found is None:
         return None
-    users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
-    shown = sorted(sorted(users, key=lambda value: -users[value])[:MOST_VALUES], key=_natural)
-    columns = [f"{value} ({count(users[value], 'user')})" for value in shown]
-    note = f"The {MOST_VALUES} values with the most users, of {len(users):,}." if len(users) > len(shown) else ""
+    shown = common_values(found)
+    columns = [f"{value} ({count(users, 'user')})" for value, users in shown.items()]
     title = f"{metric_label(results['headline'])} by {found['field']}"
     return _by_entry(
         results,
@@ -188,8 +186,21 @@ def by_group(results: Results) -> Table | None:
         title,
         columns,
         lambda name: [found["values"][value][name]["mean"] for value in shown],
-        note,
+        left_out(found),
     )
+
+
+def common_values(found: dict[str, Any]) -> dict[str, int]:
+    """The values of a field of the profile that have the most users, in their natural order, and how many users."""
+    users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
+    most = sorted(users, key=lambda value: -users[value])[:MOST_VALUES]
+    return {value: users[value] for value in sorted(most, key=_natural)}
+
+
+def left_out(found: dict[str, Any]) -> str:
+    """That there are more values, if there are."""
+    values = len(found["values"])
+    return f"The {MOST_VALUES} values with the most users, of {values:,}." if values > MOST_VALUES else ""
 
 
 def items(results: Results) -> Table:
