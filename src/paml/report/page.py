@@ -30,7 +30,7 @@ def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure
     others = {name: figure for name, figure in figures.items() if name != FIRST}
     sections = {
         "verdict": ("What was found", _opening(results, figures.get(FIRST))),
-        "tables": ("Tables", "\n".join(_table(table) for table in tables)),
+        "tables": ("Tables", "\n".join(_table(table) for table in tables) + _beside_paper(results)),
         "figures": ("Figures", _figures(others) if others else ""),
         "made": ("How it was made", _made(results, folder)),
     }
@@ -124,6 +124,12 @@ def _table(table: Table) -> str:
         f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}-title">'
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(lines)}</tbody></table></div>{note}</article>"
     )
+
+
+def _beside_paper(results: Results) -> str:
+    """What there is to say of the paper where no table quotes it."""
+    notes = (results["paper"] or {}).get("notes", [])
+    return f'\n<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
 
 
 def _figures(figures: Mapping[str, Figure]) -> str:
