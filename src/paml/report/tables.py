@@ -313,10 +313,13 @@ def _starred(results: Results, metric: str, name: str) -> str:
 
 
 def _sure(metric: str, line: dict[str, Any]) -> str:
-    found = sureness(line)
-    if found == "sure":
-        return "surely better" if improves(metric, line["difference"]) else "surely worse"
-    return "not testable" if found == "unknown" else found
+    return _doubt(line) or ("surely better" if improves(metric, line["difference"]) else "surely worse")
+
+
+def _doubt(line: dict[str, Any] | None) -> str:
+    """Why a difference is not sure; nothing where it is."""
+    found = "unknown" if line is None else sureness(line)
+    return {"sure": "", "unknown": "not testable"}.get(found, found)
 
 
 def _ranked(
@@ -332,21 +335,21 @@ def _ranked(
 
 
 def _remark(results: Results, entry: dict[str, str]) -> str:
-    """In words: whom it loses to, or whether its lead is sure; how many seeds are finished."""
+    """In words: whom it loses to, or that it leads, and whether that is sure; how many seeds are finished."""
     name, label = entry["name"], labels(results)
     missing = sum(cell["method"] == name for cell in results["missing"])
     seeds = len(results["plan"]["seeds"])
+    doubt = _doubt(paired_of(results, name))
     said = [f"{seeds - missing} of {count(seeds, 'seed')}"] if missing else []
     if entry["kind"] == "reference":
         said.append("reference")
     elif name == results["best"]["baseline"]:
         said.append("best baseline")
     elif results["loses_to"].get(name):
-        said.append(f"loses to {listing([label[other] for other in results['loses_to'][name]], 1)}")
+        best, *others = (label[other] for other in results["loses_to"][name])  # the test is against the best
+        said.append(f"loses to {listing([f'{best} ({doubt})' if doubt else best, *others], 1)}")
     elif name in results["loses_to"] and results["best"]["baseline"] is not None and missing < seeds:
-        line = paired_of(results, name)
-        sure = line is not None and sureness(line) == "sure"
-        said.append("beats every baseline" if sure else "better than every baseline, not surely")
+        said.append("better than every baseline, not surely" if doubt else "beats every baseline")
     return "; ".join(said)
 
 
