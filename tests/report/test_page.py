@@ -87,6 +87,7 @@ def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
     assert places == sorted(places)
     assert "Not finished" not in text
     assert results["plan"]["data"]["fingerprint"] in text
+    assert "<dt>version</dt><dd>paml 0</dd>" in text  # that of the comparison, not that of the report
     assert "paml compare data" in text
     assert f"paml report {ratings}" in text
     assert (ratings / "tables" / "comparison.tex").exists()

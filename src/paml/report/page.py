@@ -157,7 +157,7 @@ def _made(results: Results, folder: str) -> str:
         "seeds": f"{', '.join(str(seed) for seed in plan['seeds'])}; {_splits(plan)}",
         "methods": ", ".join([*plan["methods"], *(plan.get("variants") or {})]) or "none",
         "baselines": ", ".join(plan["baselines"]) or "none",
-        "version": f"paml {version('paml')}",
+        "version": plan.get("created_by", "unknown"),
     }
     terms = "".join(f"<dt>{escape(term)}</dt><dd>{escape(fact)}</dd>" for term, fact in facts.items())
     commands = escape("\n".join(_commands(plan, folder)))
