@@ -18,6 +18,7 @@ from paml.data.sources.text import (
     Dialect,
     PlainText,
     count,
+    may_have_spaces,
     not_decodable,
     plain_text,
     record_pattern,
@@ -148,8 +149,8 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
         row_index_offset=text.skip + 1,
         glob=False,
     )
-    spaces = any(count(text.path, space) for space in " \t" if space != separator)
-    cells = _cells(fields, text.header, columns, replace(dialect, trim=dialect.trim and spaces), {})
+    trim = dialect.trim and may_have_spaces(text.path, separator)
+    cells = _cells(fields, text.header, columns, replace(dialect, trim=trim), {})
     wrong = pl.any_horizontal([pl.lit(value=False), *(wrong for cell in cells for wrong, _ in cell.problems)])
     parsed = fields.select("_line", *(cell.value for cell in cells), _wrong=wrong)
     try:
