@@ -19,7 +19,6 @@ from paml.baselines import (
     baselines_for,
     find_baseline,
     reweighted,
-    training_mean,
 )
 from paml.baselines.factorisation import factorise
 from paml.baselines.rows import on_scale
@@ -311,9 +310,10 @@ def test_metrics_are_per_user() -> None:
     assert per_user_mean(np.array([1.0, 2.0, 6.0]), np.array([1, 2])).tolist() == [1.0, 4.0]
 
 
-def test_training_mean_is_that_of_training_rows(world: paml.PreparedData) -> None:
+def test_training_mean_is_that_of_training_rows(world: paml.PreparedData, fitted) -> None:  # type: ignore[no-untyped-def]
     end = world.array("offsets")[world.manifest.splits["train"][1]]
-    assert training_mean(world, "test")[0] == pytest.approx(world.array("target")[:end].mean())
+    prediction_N = fitted("rating", "training_mean").predictor.predict(SplitRows.of(world, "test"))
+    assert prediction_N == pytest.approx(world.array("target")[:end].mean())
 
 
 def test_bias_by_hand() -> None:

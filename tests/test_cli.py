@@ -102,6 +102,27 @@ def test_settings_cannot_reach_other_arguments(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.startswith("error: unknown setting 'out'")) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["data", "prepare", "tables", "--from", "LONG"],
+        ["data", "prepare", "synthetic", "users=60", "--out", "LONG"],
+        ["train", "LONG"],
+        ["evaluate", "LONG"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_too_long_for_a_file_is_an_error_in_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    long = 300 * "x"
+    done = run(*(long if part == "LONG" else part for part in arguments), cwd=tmp_path)
+    assert done.returncode == 1
+    what, _, remedy = done.stderr.splitlines()[-1].removeprefix(f"error: {long}").rpartition("; ")
+    assert what.count("File name too long") == 1
+    assert remedy
+    assert "Traceback" not in done.stderr
+    assert "Errno" not in done.stderr
+
+
 def test_a_terminated_preparation_leaves_nothing(tmp_path: Path) -> None:
     program = "from paml.cli import main; main()"
     arguments = ["data", "prepare", "synthetic", "users=200000", "--out", "deep/down/D"]

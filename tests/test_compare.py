@@ -142,6 +142,16 @@ def test_other_data_or_settings_are_refused(
         paml.compare(click_world, out=done, baselines=(), settings=QUICK)
     with pytest.raises(SettingsError, match="was begun with another recipe"):
         quick_compare(world, done, recipe="paper")
+    other = shutil.copytree(done, tmp_path / "other")
+    plan = json.loads((other / "plan.json").read_text())
+    assert plan.pop("created_by") == f"paml {paml.__version__}"
+    for made, begun in (({"created_by": "paml 0"}, "paml 0"), ({}, "an unknown version")):
+        (other / "plan.json").write_text(json.dumps({**plan, **made}))
+        with pytest.raises(SettingsError, match=f"other: was begun with {begun}, and this is paml {paml.__version__};"):
+            quick_compare(world, other)
+        assert (
+            refresh(other)["table"] == json.loads((done / "results.json").read_text())["table"]
+        )  # a report may be made
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(SettingsError, match="is no comparison, and not empty"):

@@ -88,15 +88,12 @@ def test_the_papers_tests_agree_with_scipy() -> None:
     value_MSU = simulated(np.random.default_rng(1), 3, 1, 60)
     value_MSU[2] -= 1.5
     rows = rows_of(value_MSU)
-    found = statistics.improvements(rows, ["m0", "m1"], "mse")
-    best = min(("m0", "m1"), key=lambda name: value_MSU[int(name[1])].mean())
-    expected = ttest_ind(value_MSU[2, 0], value_MSU[int(best[1]), 0]).pvalue
-    assert list(found) == ["m2"]
-    assert found["m2"].reference == best == statistics.best(rows, "mse", ["m0", "m1"])
-    assert found["m2"].test.p_value == pytest.approx(expected)
-    assert found["m2"].star
-    assert not statistics.improvement(rows, best, "m2", "mse").star  # as sure, but for the worse
-    higher = statistics.improvements(rows_of(value_MSU, "auc"), ["m0", "m1"], "auc")["m2"]
+    found = statistics.improvement(rows, "m2", "m0", "mse")
+    assert (found.method, found.reference) == ("m2", "m0")
+    assert found.test.p_value == pytest.approx(ttest_ind(value_MSU[2, 0], value_MSU[0, 0]).pvalue)
+    assert found.star
+    assert not statistics.improvement(rows, "m0", "m2", "mse").star  # as sure, but for the worse
+    higher = statistics.improvement(rows_of(value_MSU, "auc"), "m2", "m0", "auc")
     assert higher.test.p_value is not None
     assert not higher.star
     minor_U = np.arange(60) % 3 == 0
@@ -127,7 +124,8 @@ def test_repeated_users_do_not_shrink_p_values() -> None:
     twice = pl.concat([once, once.with_columns(seed=pl.col("seed") + 1)])
     found = statistics.paired_table(twice, "m0", "mse")
     assert [replace(line, by_seed=line.by_seed[:1]) for line in found] == statistics.paired_table(once, "m0", "mse")
-    assert statistics.improvements(twice, ["m0"], "mse") == statistics.improvements(once, ["m0"], "mse")
+    for name in ("m1", "m2"):
+        assert statistics.improvement(twice, name, "m0", "mse") == statistics.improvement(once, name, "m0", "mse")
     assert statistics.groups_test(twice, "m1", "mse") == statistics.groups_test(once, "m1", "mse")
     assert gaps.gap(twice, "m1", "mse") == gaps.gap(once, "m1", "mse")
     assert gaps.gap_difference(twice, "m1", "m2", "mse") == gaps.gap_difference(once, "m1", "m2", "mse")
@@ -166,7 +164,6 @@ def all_results(rows: pl.DataFrame) -> list[Any]:
     return [
         *(summary for by_group in groups for summary in by_group.values()),
         *statistics.paired_table(rows, "m0", "mse", resamples=QUICK),
-        *statistics.improvements(rows, ["m0"], "mse").values(),
         statistics.paired(rows, "m1", "m0", "mse", resamples=QUICK),
         statistics.improvement(rows, "m1", "m0", "mse"),
         statistics.groups_test(rows, "m1", "mse"),
@@ -219,9 +216,7 @@ def test_errors_name_what_is_wrong() -> None:
     with pytest.raises(SettingsError, match="no method 'm9'"):
         statistics.paired(rows, "m0", "m9", "mse")
     with pytest.raises(SettingsError, match="no method 'm9'"):
-        statistics.improvements(rows, ["m0", "m9"], "mse")
-    with pytest.raises(SettingsError, match="no methods"):
-        statistics.best(rows, "mse", [])
+        statistics.improvement(rows, "m9", "m0", "mse")
     with pytest.raises(DataError, match="method 'm0', seed 0: user 'u0000' occurs twice"):
         statistics.paired(pl.concat([rows, rows]), "m0", "m1", "mse")
     with pytest.raises(SettingsError, match="margin 0"):

@@ -54,7 +54,7 @@ def main() -> None:
     except PamlError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename or 'file system'}: {error.strerror or error}; check space and permissions")
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}; check name, space and permissions")
     except pl.exceptions.PolarsError as error:
         _fail(f"a table cannot be read or written ({str(error).splitlines()[0]}); check the files and the disk")
 

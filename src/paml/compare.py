@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ def _plan(
     manifest = data.manifest
     return {
         "format": FORMAT,
+        "created_by": f"paml {version('paml')}",
         "data": {
             "path": str(data.path.resolve()),
             "fingerprint": data.fingerprint,
@@ -154,9 +156,18 @@ def _as_typed(value: Any) -> str:
 
 
 def _open_folder(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Begin a comparison, or continue one that was begun with the same data, recipe and settings, and add to it."""
+    """Begin a comparison, or continue one that was begun with the same data, recipe and settings, and add to it.
+
+    Cells of another version are not mixed with ours: they may have been fitted in another way.
+    """
     if (folder / "plan.json").exists():
         found = read_plan(folder)
+        if found.get("created_by") != plan["created_by"]:
+            begun = found.get("created_by", "an unknown version")
+            remedy = "choose another --out, or continue with that version"
+            raise SettingsError(
+                f"was begun with {begun}, and this is {plan['created_by']}", where=folder, remedy=remedy
+            )
         if found["data"]["fingerprint"] != plan["data"]["fingerprint"]:
             raise SettingsError("was begun with another data set", where=folder, remedy="choose another --out")
         for name, what in (

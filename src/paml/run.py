@@ -141,7 +141,9 @@ def read_settings(path: Path) -> RunSettings:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FormatError("no such run", where=path, remedy=remedy) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise FormatError(f"cannot be read ({error.strerror or error})", where=file, remedy=remedy) from None
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"cannot be read ({error})", where=file, remedy=remedy) from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise FormatError(f"is not a run of format {FORMAT}", where=file, remedy=remedy)

@@ -5,7 +5,6 @@ users are not more users. So the tests speak of new users, given these trained m
 change is shown by the spread over seeds. A value that is null, NaN or infinite is undefined: left out and counted.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -121,30 +120,6 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
         for method, summaries in found.items():
             summaries[group] = known.get(method, OverSeeds(None, None, 0, 0, 0, 0))
     return found
-
-
-def best(rows: pl.DataFrame, metric: str, among: Sequence[str]) -> str:
-    """The method with the best mean over seeds; the first of equals."""
-    if not among:
-        raise SettingsError("no methods to choose the best from")
-    sign = 1 if better(metric) == "lower" else -1
-    means = {method: groups["all"].mean for method, groups in over_seeds(rows, metric).items()}
-    for method in among:
-        _check_method(rows, method)
-
-    def badness(method: str) -> float:
-        found = means.get(method)
-        return float("inf") if found is None else sign * found
-
-    return min(among, key=badness)
-
-
-def improvements(rows: pl.DataFrame, baselines: Sequence[str], metric: str) -> dict[str, Improvement]:
-    """Every method that is no baseline against the best baseline: the stars of the paper's tables."""
-    reference = best(rows, metric, baselines)
-    return {
-        method: improvement(rows, method, reference, metric) for method in method_names(rows) if method not in baselines
-    }
 
 
 def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str) -> Improvement:

@@ -100,6 +100,18 @@ def _value(results: dict[str, Any], name: str) -> str:
     return spread(found["mean"], found["deviation"], digits(results["headline"]))
 
 
+def _leader(results: dict[str, Any]) -> str | None:
+    """The best entry that is no reference: a baseline, unless a method is better."""
+    method: str | None = results["best"]["method"]
+    baseline: str | None = results["best"]["baseline"]
+    if method is None or baseline is None:
+        return method or baseline
+    own, other = _mean(results, method), _mean(results, baseline)
+    assert own is not None  # the best entries are those that have one
+    assert other is not None
+    return method if improves(results["headline"], own - other) else baseline
+
+
 def _best(results: dict[str, Any]) -> list[str]:
     """The best entry that is no reference, then the best method against the best baseline."""
     method, baseline = results["best"]["method"], results["best"]["baseline"]
@@ -111,10 +123,7 @@ def _best(results: dict[str, Any]) -> list[str]:
             return ["No method and no baseline has a result."]
         best = f"{upper(label[name])} is the best {kind}, {metric} {_value(results, name)}"
         return [f"{best}; there is no {other} to compare with."]
-    own, other_mean = _mean(results, method), _mean(results, baseline)
-    assert own is not None  # the best entries are those that have one
-    assert other_mean is not None
-    if improves(results["headline"], own - other_mean):
+    if _leader(results) == method:
         first = f"{upper(label[method])} is best: {metric} {_value(results, method)}."
         names = "It", f"the best baseline, {label[baseline]} ({_value(results, baseline)})"
     else:
@@ -269,8 +278,7 @@ def costs(results: Mapping[str, Any]) -> list[str]:
 
 def _reference(results: dict[str, Any]) -> list[str]:
     """How far what knows more is from the best entry."""
-    label, places = labels(results), digits(results["headline"])
-    name = results["best"]["method"] or results["best"]["baseline"]
+    label, places, name = labels(results), digits(results["headline"]), _leader(results)
     said = []
     for entry in results["entries"]:
         mean = _mean(results, entry["name"])

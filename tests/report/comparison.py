@@ -86,6 +86,7 @@ def write_comparison(
     folder.mkdir(parents=True, exist_ok=True)
     plan = {
         "format": 1,
+        "created_by": "paml 0",
         "data": {
             "path": "data",
             "fingerprint": "0" * 16,

@@ -153,6 +153,25 @@ def test_curves_show_the_results(ratings: Path) -> None:
     ]
 
 
+def test_the_best_of_either_kind_by_profile(ratings: Path, tmp_path: Path) -> None:
+    values = results_of(ratings)["by_group"]["values"]
+    expected = {
+        f"{label}, age {value}: {line[name]['mean']:.4f}, {line[name]['users']} users"
+        for value, line in values.items()
+        for name, label in (("bias", "item + user bias"), ("reg_paml", "REG-PAML"))
+    }
+    assert len(expected) == 2 * 3
+    assert set(meanings(ratings, "by_group")) == expected
+    folder = write_comparison(tmp_path / "OUT", variants={}, methods=["paml"])
+    rows = pl.read_parquet(folder / "rows.parquet").with_columns(pl.col("user").alias("user.age"))
+    rows.write_parquet(folder / "rows.parquet")
+    many = figures(folder, write_results(folder))["by_group"]
+    assert many.caption.endswith("by the users' age. The 12 values with the most users, of 60.")
+    assert many.svg.count("PAML, age") == 12
+    without = write_comparison(tmp_path / "WITHOUT", variants={}, methods=["paml"], group_by=None)
+    assert "by_group" not in figures(without, write_results(without))
+
+
 def test_clicks_show_both_metrics(clicks: Path) -> None:
     table = results_of(clicks)["table"]
     told = meanings(clicks, "clicks")

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -86,9 +87,20 @@ def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
     assert places == sorted(places)
     assert "Not finished" not in text
     assert results["plan"]["data"]["fingerprint"] in text
+    assert "<dt>version</dt><dd>paml 0</dd>" in text  # that of the comparison, not that of the report
     assert "paml compare data" in text
     assert f"paml report {ratings}" in text
     assert (ratings / "tables" / "comparison.tex").exists()
+
+
+def test_the_papers_clicks_have_a_note_and_no_table(clicks: Path, ratings: Path) -> None:
+    notes = results_of(clicks)["paper"]["notes"]
+    text = (clicks / "report.html").read_text()
+    section = text[text.index('<section id="tables"') : text.index('<section id="figures"')]
+    assert all(escape(note) in section for note in notes)
+    assert len(notes) == 2
+    assert results_of(ratings)["paper"]["notes"] == []
+    assert "shows its click results" not in (ratings / "report.html").read_text()
 
 
 def test_what_is_missing_is_said_at_the_top(tmp_path: Path) -> None:

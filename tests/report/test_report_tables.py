@@ -12,6 +12,7 @@ import pytest
 from paml.errors import SettingsError
 from paml.report.render import Form, Table, render
 from paml.report.tables import all_tables
+from paml.verdict import sureness
 from paml.wording import NOTHING, amount, count, listing, number, p_value, spread
 from report.comparison import METHODS, VARIANTS, summarised
 
@@ -104,6 +105,16 @@ def test_remarks_say_in_words_who_loses(make: Make) -> None:
     assert remarks["REG-PAML"] == "beats every baseline"
     assert remarks["REG-PAML gamma=1e-05"] == "loses to item + user bias and item's mean"
     assert remarks["matrix factorisation, retrained"] == "reference"
+    alike = make(effect=0.001)
+    remarks = {line[""]: line["remark"] for line in parsed(render(named(alike)["comparison"], "markdown"))}
+    for name, losses in alike["loses_to"].items():
+        line = next(line for line in alike["paired"]["mse"] if line["method"] == name)
+        label = next(entry["label"] for entry in alike["entries"] if entry["name"] == name)
+        if losses:
+            assert sureness(line) == "not significant"
+            assert remarks[label].startswith("loses to ")
+            assert " (not significant)" in remarks[label]
+    assert any(alike["loses_to"].values())
     half = make(**WISHES["half finished"])
     remarks = {line[""]: line["remark"] for line in parsed(render(named(half)["comparison"], "markdown"))}
     assert remarks["REG-PAML"] == "0 of 2 seeds"

@@ -4,7 +4,7 @@ Each is fitted on the rows of training users and tuned on validation users; a ne
 rows alone (`retrained_mf`, the reference, is fitted again instead).
 """
 
-from paml.baselines.means import SHRINKAGES, BiasModel, training_mean, tuned_bias
+from paml.baselines.means import SHRINKAGES, BiasModel, tuned_bias
 from paml.baselines.registry import BASELINES, Baseline, baselines_for, find_baseline
 from paml.baselines.rows import Fitted, Predictor, SplitRows, reweighted
 
@@ -19,6 +19,5 @@ __all__ = [
     "baselines_for",
     "find_baseline",
     "reweighted",
-    "training_mean",
     "tuned_bias",
 ]

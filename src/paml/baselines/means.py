@@ -10,17 +10,11 @@ from math import inf
 
 import numpy as np
 
-from paml.baselines.rows import Fitted, Split, SplitRows, tune
+from paml.baselines.rows import Fitted, SplitRows, tune
 from paml.data.prepared import PreparedData
 
 SHRINKAGES = (1.0, 2.0, 5.0, 10.0, 20.0)
 """The grid, for items and for users."""
-
-
-def training_mean(data: PreparedData, split: Split) -> np.ndarray:
-    """The mean target of all training rows, for everyone and everything."""
-    mean = SplitRows.of(data, "train").target_N.mean(dtype=np.float64)
-    return np.full(len(SplitRows.of(data, split).item_N), mean)
 
 
 @dataclass(frozen=True)

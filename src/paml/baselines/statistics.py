@@ -4,7 +4,7 @@ Honest ones: nothing is computed from the row's own target. The user's statistic
 from the training rows of other users, for training rows as for those of new users, so that what is learnt in training
 holds for people who were never seen.
 
-Legend: N rows, P picked rows, U users, V values of a field, E (row, value) pairs.
+Legend: N rows, P picked rows, U users, I items, V values of a field, E (row, value) pairs.
 """
 
 from dataclasses import dataclass
@@ -116,24 +116,38 @@ def places(rows: SplitRows, pick_P: np.ndarray) -> dict[Side, np.ndarray]:
 
 
 class Statistics:
-    """Statistics of rows, given what training users did; `own` says that the rows are training rows themselves."""
+    """Statistics of rows, given what training users did; `own` says that the rows are training rows themselves.
+
+    Totals over the training rows are made once, so that what new users cost does not grow with the training users.
+    """
 
     def __init__(self, data: PreparedData) -> None:
-        self.train = SplitRows.of(data, "train")
-        self.mean = float(self.train.target_N.mean(dtype=np.float64))
-        self._residual_N = self.train.target_N - self.mean
+        self.train = train = SplitRows.of(data, "train")
+        self.mean = float(train.target_N.mean(dtype=np.float64))
+        self._residual_N = train.target_N - self.mean
         fields = [field for field in data.schema.features("item") if field.kind is not Kind.NUMERIC]
         self._values = [Values.of(data, "item", field) for field in fields]
         self._items = data.manifest.items
-        self._own = Totals(self.train.user_N, self.train.item_N, self._residual_N, self._items)
+        self._total_I = np.bincount(train.item_N, weights=self._residual_N, minlength=self._items)
+        self._count_I = np.bincount(train.item_N, minlength=self._items)
+        self._own = Totals(train.user_N, train.item_N, self._residual_N, self._items)
         profile = [field.name for field in data.schema.features("user") if field.kind is Kind.CATEGORICAL]
         self._profile = {name: data.array(f"user.{name}") for name in profile}
+        self._shared = {
+            name: Totals(code_U[train.user_N], train.item_N, self._residual_N, self._items)
+            for name, code_U in self._profile.items()
+        }
+        self._liked = {values.name: self._of_training(values) for values in self._values}
+
+    def _of_training(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
+        """Sum and number of the training rows whose items have each value."""
+        train_E, code_E = values.pairs(self.train.item_N)
+        total_V = np.bincount(code_E, weights=self._residual_N[train_E], minlength=values.size)
+        return total_V, np.bincount(code_E, minlength=values.size)
 
     def item_bias(self, rows: SplitRows, *, own: bool) -> tuple[np.ndarray, np.ndarray]:
         """Each row's item: its shrunk bias and number of training rows, those of the row's own user left out."""
-        train, value_N = self.train, self._residual_N
-        total_N = np.bincount(train.item_N, weights=value_N, minlength=self._items)[rows.item_N]
-        count_N = np.bincount(train.item_N, minlength=self._items)[rows.item_N]
+        total_N, count_N = self._total_I[rows.item_N], self._count_I[rows.item_N]
         if own:
             total, count = self._own.of(rows.user_N, rows.item_N)
             total_N, count_N = total_N - total, count_N - count
@@ -171,11 +185,10 @@ class Statistics:
         self, rows: SplitRows, pick_P: np.ndarray, item_bias_N: np.ndarray, *, own: bool
     ) -> dict[str, np.ndarray]:
         """How far users who share a value of the user's profile like the item better than others do."""
-        train, user_P, item_P = self.train, rows.user_N[pick_P], rows.item_N[pick_P]
+        user_P, item_P = rows.user_N[pick_P], rows.item_N[pick_P]
         columns = {}
         for name, code_U in self._profile.items():
-            shared = Totals(code_U[train.user_N], train.item_N, self._residual_N, self._items)
-            total_P, count_P = shared.of(code_U[rows.first_user + user_P], item_P)
+            total_P, count_P = self._shared[name].of(code_U[rows.first_user + user_P], item_P)
             if own:
                 own_total_P, own_count_P = self._own.of(user_P, item_P)
                 total_P, count_P = total_P - own_total_P, count_P - own_count_P
@@ -194,12 +207,11 @@ class Statistics:
             count_P = np.bincount(row_E, weights=count_E, minlength=len(pick_P))
             return total_P / (count_P + VALUE_SHRINKAGE), count_P
 
-        train_E, code_E = values.pairs(self.train.item_N)
-        liked_E = self._residual_N[train_E]
-        total_E = np.bincount(code_E, weights=liked_E, minlength=values.size)[value_E]
-        count_E = np.bincount(code_E, minlength=values.size)[value_E]
+        total_V, count_V = self._liked[values.name]
+        total_E, count_E = total_V[value_E], count_V[value_E]
         if own:
-            totals = Totals(self.train.user_N[train_E], code_E, liked_E, values.size)
+            train_E, code_E = values.pairs(self.train.item_N)
+            totals = Totals(self.train.user_N[train_E], code_E, self._residual_N[train_E], values.size)
             own_total_E, own_count_E = totals.of(user_P[row_E], value_E)
             total_E, count_E = total_E - own_total_E, count_E - own_count_E
         known = np.flatnonzero(rows.support_N)

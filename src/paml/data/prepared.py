@@ -220,7 +220,9 @@ def _read_manifest(path: Path) -> Manifest:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FormatError("no such prepared data set", where=path.parent, remedy=remedy) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise FormatError(f"cannot be read ({error.strerror or error})", where=path, remedy=remedy) from None
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"cannot be read ({error})", where=path, remedy=remedy) from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         found = values.get("format") if isinstance(values, dict) else None

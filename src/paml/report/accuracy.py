@@ -11,7 +11,8 @@ from paml.inference import mean_interval
 from paml.report import style
 from paml.report.material import Entry, Material
 from paml.report.style import INK, PAPER
-from paml.wording import metric_label
+from paml.report.tables import common_values, left_out
+from paml.wording import count, metric_label
 
 BINS = 10
 _GRID = 100
@@ -126,27 +127,8 @@ def violins(material: Material) -> Canvas | None:
             axes.plot([median, median], [k + side * 0.03, k + side * 0.3], color=INK, linewidth=1.3)
     axes.set_xlim(low, limit)
     axes.set_xlabel(f"a user's {material.unit}")
-    group_key(axes)
+    style.group_key(axes)
     return figure
-
-
-def group_key(axes: Axes) -> None:
-    """major users grey, minor users in the entry's colour."""
-    grey = Rectangle((0, 0), 1, 1, facecolor=INK, alpha=0.28)
-    coloured = Rectangle((0, 0), 1, 1, facecolor=style.METHOD_COLOURS["reg_paml"], alpha=0.85)
-    axes.legend(
-        [grey, coloured],
-        ["major users", "minor users (in colour)"],
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=2,
-        frameon=False,
-        borderaxespad=0,
-        borderpad=0.2,
-        handlelength=1.1,
-        handleheight=0.8,
-        fontsize=8.5,
-    )
 
 
 def kernel_density(value_U: np.ndarray, x_G: np.ndarray) -> np.ndarray:
@@ -184,19 +166,48 @@ def items(material: Material) -> Canvas | None:
         axes.plot([], [], "o", color=INK, markerfacecolor=face, markersize=6, markeredgewidth=1.4)[0]
         for face in (INK, PAPER)
     ]
-    axes.legend(
-        signs,
-        ["items that training users met", "new items"],
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        ncols=2,
-        frameon=False,
-        borderaxespad=0,
-        borderpad=0.2,
-        handletextpad=0.1,
-        fontsize=8.5,
-    )
+    style.legend(axes, signs, ["items that training users met", "new items"])
     return figure
+
+
+def by_group(material: Material) -> Canvas | None:
+    """The headline metric of the best method and the best baseline by a field of the profile."""
+    found = material.results.get("by_group")
+    best = material.results["best"].values()
+    shown = [entry for entry in material.entries if entry.name in best]
+    if found is None:
+        return None
+    values = {
+        value: users
+        for value, users in common_values(found).items()
+        if any(found["values"][value][entry.name]["mean"] is not None for entry in shown)
+    }
+    if len(values) < 2:
+        return None
+    figure = style.canvas(style.rows_height(len(values)) + 0.28)
+    unbroken = [count(users, "user").replace(" ", "\u00a0") for users in values.values()]
+    labels = [f"{value} ({users})" for value, users in zip(values, unbroken, strict=True)]
+    axes = style.rows_panel(figure, labels, top=0.36)
+    edges = []
+    for k, value in enumerate(values):
+        for entry in shown:
+            one = found["values"][value][entry.name]
+            if one["mean"] is not None:
+                (dot,) = axes.plot([one["mean"]], [k], entry.marker, color=entry.colour, markersize=6.5)
+                told = f"{one['mean']:.4f}, {count(one['users'], 'user')}"
+                style.mark(dot, f"{entry.label}, {found['field']} {value}: {told}")
+                edges.append(one["mean"])
+    _fit(axes, edges)
+    axes.set_xlabel(material.unit)
+    signs = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
+    style.legend(axes, signs, [style.shortened(entry.label) for entry in shown])
+    return figure
+
+
+def by_group_caption(material: Material) -> str:
+    """Which field it is, and how many values are not shown."""
+    found = material.results["by_group"]
+    return f"The best method and the best baseline by the users' {found['field']}. {left_out(found)}".rstrip()
 
 
 def clicks(material: Material) -> Canvas | None:

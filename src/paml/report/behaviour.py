@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 
 from paml.recipe import load_recipe, recipe_names
 from paml.report import style
-from paml.report.accuracy import group_key, kernel_density
+from paml.report.accuracy import kernel_density
 from paml.report.material import Entry, Material
 from paml.report.style import INK
 
@@ -69,7 +69,7 @@ def _rates(material: Material, shown: Sequence[Entry], shared: bool) -> Canvas |
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
         style.name_row(axes, axes.get_ylim()[1] / 2, entry.label)
         if k == 0:
-            group_key(axes)
+            style.group_key(axes)
     axes.set_xlabel("a user's learning rate")
     return figure
 
@@ -102,21 +102,7 @@ def embeddings(material: Material) -> Canvas | None:
         style.mark(minor, f"{entry.label}: {int(minor_U.sum())} minor users")
         axes.annotate(entry.label, (0, 1), (1, 4), xycoords="axes fraction", textcoords="offset points")
         if k == 0:
-            signs = [
-                axes.plot([], [], "o", markersize=4, color=colour, alpha=alpha, linewidth=0)[0]
-                for colour, alpha in ((INK, 0.4), (style.METHOD_COLOURS["reg_paml"], 1))
-            ]
-            figure.legend(
-                signs,
-                ["major users", "minor users (in colour)"],
-                loc="upper left",
-                ncols=2,
-                frameon=False,
-                borderaxespad=0,
-                borderpad=0.2,
-                handletextpad=0.1,
-                fontsize=8.5,
-            )
+            style.group_key(figure)
     return figure
 
 

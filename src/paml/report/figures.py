@@ -24,7 +24,7 @@ class Figure:
 @dataclass(frozen=True)
 class _Kind:
     title: str
-    caption: str
+    caption: str | Callable[[Material], str]
     draw: Callable[[Material], Canvas | None]
 
 
@@ -72,6 +72,7 @@ FIGURES: dict[str, _Kind] = {
     "activity": _Kind(
         "Active and less active users", "Mean by the number of a user's support rows.", behaviour.activity
     ),
+    "by_group": _Kind("Users by their profile", accuracy.by_group_caption, accuracy.by_group),
     "items": _Kind(
         "Known and new items", "Query rows on items that training users met (full) and did not (open).", accuracy.items
     ),
@@ -105,7 +106,8 @@ def figures(folder: Path, results: dict[str, Any]) -> dict[str, Figure]:
             canvas = kind.draw(material)
             if canvas is not None:
                 svg = style.svg_text(canvas, name, kind.title)
-                drawn[name] = Figure(kind.title, kind.caption, svg, style.pdf_bytes(canvas, kind.title))
+                caption = kind.caption if isinstance(kind.caption, str) else kind.caption(material)
+                drawn[name] = Figure(kind.title, caption, svg, style.pdf_bytes(canvas, kind.title))
     return drawn
 
 

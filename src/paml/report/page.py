@@ -30,7 +30,7 @@ def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure
     others = {name: figure for name, figure in figures.items() if name != FIRST}
     sections = {
         "verdict": ("What was found", _opening(results, figures.get(FIRST))),
-        "tables": ("Tables", "\n".join(_table(table) for table in tables)),
+        "tables": ("Tables", "\n".join(_table(table) for table in tables) + _beside_paper(results)),
         "figures": ("Figures", _figures(others) if others else ""),
         "made": ("How it was made", _made(results, folder)),
     }
@@ -126,6 +126,12 @@ def _table(table: Table) -> str:
     )
 
 
+def _beside_paper(results: Results) -> str:
+    """What there is to say of the paper where no table quotes it."""
+    notes = (results["paper"] or {}).get("notes", [])
+    return f'\n<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
+
+
 def _figures(figures: Mapping[str, Figure]) -> str:
     return f'<div class="figures">{chr(10).join(_figure(name, figure) for name, figure in figures.items())}</div>'
 
@@ -151,7 +157,7 @@ def _made(results: Results, folder: str) -> str:
         "seeds": f"{', '.join(str(seed) for seed in plan['seeds'])}; {_splits(plan)}",
         "methods": ", ".join([*plan["methods"], *(plan.get("variants") or {})]) or "none",
         "baselines": ", ".join(plan["baselines"]) or "none",
-        "version": f"paml {version('paml')}",
+        "version": plan.get("created_by", "unknown"),
     }
     terms = "".join(f"<dt>{escape(term)}</dt><dd>{escape(fact)}</dd>" for term, fact in facts.items())
     commands = escape("\n".join(_commands(plan, folder)))

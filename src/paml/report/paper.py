@@ -135,7 +135,10 @@ def printed(source: str) -> Iterator[Printed]:
 
 
 def beside_paper(results: dict[str, Any]) -> dict[str, Any] | None:
-    """The `paper` part of a comparison's results; None where the paper knows nothing of the data."""
+    """The `paper` part of a comparison's results; None where the paper knows nothing of the data.
+
+    `footnotes` and `differences` go with the tables, `notes` are for data of which there is no table.
+    """
     source = results["plan"]["data"]["source"]
     if source == "taobao":
         return {"source": source, "rows": [], "footnotes": {}, "differences": [], "notes": list(_CLICKS)}
@@ -144,10 +147,8 @@ def beside_paper(results: dict[str, Any]) -> dict[str, Any] | None:
     if not rows or results["headline"] != "mse":
         return None
     footnotes = _FOOTNOTES.get(source, {})
-    quoted = dict.fromkeys(note for notes in footnotes.values() for note in notes)
     said = _differences(results, rows)
-    notes = [*said, *quoted]
-    return {"source": source, "rows": rows, "footnotes": footnotes, "differences": said, "notes": notes}
+    return {"source": source, "rows": rows, "footnotes": footnotes, "differences": said, "notes": []}
 
 
 def _entries(plan: dict[str, Any]) -> dict[Line, str]:

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import PathPatch
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
 INK, PAPER = "#1d2126", "#fefefd"
@@ -173,6 +173,33 @@ def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
                 "relpos": (0, 0.5),
             },
         )
+
+
+def legend(place: Axes | Canvas, signs: Sequence[Artist], names: Sequence[str]) -> None:
+    """What signs mean, in a line: above axes, or at the top of a figure."""
+    where: dict[str, Any] = {"loc": "upper left"}
+    if isinstance(place, Axes):
+        where = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+    place.legend(
+        signs,
+        names,
+        **where,
+        ncols=len(names),
+        frameon=False,
+        borderaxespad=0,
+        borderpad=0.2,
+        handlelength=1.1,
+        handleheight=0.8,
+        handletextpad=0.6,
+        fontsize=8.5,
+    )
+
+
+def group_key(place: Axes | Canvas) -> None:
+    """major users grey, minor users in the entry's colour."""
+    grey = Rectangle((0, 0), 1, 1, facecolor=INK, alpha=0.28)
+    coloured = Rectangle((0, 0), 1, 1, facecolor=METHOD_COLOURS["reg_paml"], alpha=0.85)
+    legend(place, [grey, coloured], ["major users", "minor users (in colour)"])
 
 
 def shortened(name: str, most: int = 21) -> str:

@@ -177,10 +177,8 @@ def by_group(results: Results) -> Table | None:
     found = results["by_group"]
     if found is None:
         return None
-    users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
-    shown = sorted(sorted(users, key=lambda value: -users[value])[:MOST_VALUES], key=_natural)
-    columns = [f"{value} ({count(users[value], 'user')})" for value in shown]
-    note = f"The {MOST_VALUES} values with the most users, of {len(users):,}." if len(users) > len(shown) else ""
+    shown = common_values(found)
+    columns = [f"{value} ({count(users, 'user')})" for value, users in shown.items()]
     title = f"{metric_label(results['headline'])} by {found['field']}"
     return _by_entry(
         results,
@@ -188,8 +186,21 @@ def by_group(results: Results) -> Table | None:
         title,
         columns,
         lambda name: [found["values"][value][name]["mean"] for value in shown],
-        note,
+        left_out(found),
     )
+
+
+def common_values(found: dict[str, Any]) -> dict[str, int]:
+    """The values of a field of the profile that have the most users, in their natural order, and how many users."""
+    users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
+    most = sorted(users, key=lambda value: -users[value])[:MOST_VALUES]
+    return {value: users[value] for value in sorted(most, key=_natural)}
+
+
+def left_out(found: dict[str, Any]) -> str:
+    """That there are more values, if there are."""
+    values = len(found["values"])
+    return f"The {MOST_VALUES} values with the most users, of {values:,}." if values > MOST_VALUES else ""
 
 
 def items(results: Results) -> Table:
@@ -302,10 +313,13 @@ def _starred(results: Results, metric: str, name: str) -> str:
 
 
 def _sure(metric: str, line: dict[str, Any]) -> str:
-    found = sureness(line)
-    if found == "sure":
-        return "surely better" if improves(metric, line["difference"]) else "surely worse"
-    return "not testable" if found == "unknown" else found
+    return _doubt(line) or ("surely better" if improves(metric, line["difference"]) else "surely worse")
+
+
+def _doubt(line: dict[str, Any] | None) -> str:
+    """Why a difference is not sure; nothing where it is."""
+    found = "unknown" if line is None else sureness(line)
+    return {"sure": "", "unknown": "not testable"}.get(found, found)
 
 
 def _ranked(
@@ -321,21 +335,21 @@ def _ranked(
 
 
 def _remark(results: Results, entry: dict[str, str]) -> str:
-    """In words: whom it loses to, or whether its lead is sure; how many seeds are finished."""
+    """In words: whom it loses to, or that it leads, and whether that is sure; how many seeds are finished."""
     name, label = entry["name"], labels(results)
     missing = sum(cell["method"] == name for cell in results["missing"])
     seeds = len(results["plan"]["seeds"])
+    doubt = _doubt(paired_of(results, name))
     said = [f"{seeds - missing} of {count(seeds, 'seed')}"] if missing else []
     if entry["kind"] == "reference":
         said.append("reference")
     elif name == results["best"]["baseline"]:
         said.append("best baseline")
     elif results["loses_to"].get(name):
-        said.append(f"loses to {listing([label[other] for other in results['loses_to'][name]], 1)}")
+        best, *others = (label[other] for other in results["loses_to"][name])  # the test is against the best
+        said.append(f"loses to {listing([f'{best} ({doubt})' if doubt else best, *others], 1)}")
     elif name in results["loses_to"] and results["best"]["baseline"] is not None and missing < seeds:
-        line = paired_of(results, name)
-        sure = line is not None and sureness(line) == "sure"
-        said.append("beats every baseline" if sure else "better than every baseline, not surely")
+        said.append("better than every baseline, not surely" if doubt else "beats every baseline")
     return "; ".join(said)
 
 

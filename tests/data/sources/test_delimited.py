@@ -168,6 +168,16 @@ def test_the_fast_reader_agrees_with_the_line_reader(tmp_path: Path, lines: list
     assert results[0] == results[1]
 
 
+SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace() and chr(code) not in "\n\x1c\x1d\x1e\x1f"]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=ascii)
+@pytest.mark.parametrize("header", ["u,r,t", '"u",r,t'], ids=["fast", "by line"])
+def test_white_space_of_all_kinds_is_trimmed(tmp_path: Path, space: str, header: str) -> None:
+    frame, bad = read(tmp_path, f"{header}\na{space},5,{space}x\n{space}b,4,y{space}z\n")
+    assert (frame.rows(), bad) == ([("a", 5.0, ["x"]), ("b", 4.0, [f"y{space}z"])], 0)
+
+
 def test_clean_text_is_read_by_polars_alone(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(GOOD)
     (work := tmp_path / "work").mkdir()

@@ -11,12 +11,14 @@ from pathlib import Path
 import polars as pl
 
 from paml.data.sources.files import PARQUET, kind_of, require_text
+from paml.data.sources.parquet import parquet_fields
 from paml.data.sources.text import (
     ESCAPED_QUOTE,
     LINE_BREAK,
     Dialect,
     PlainText,
     count,
+    may_have_spaces,
     not_decodable,
     plain_text,
     record_pattern,
@@ -147,8 +149,8 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
         row_index_offset=text.skip + 1,
         glob=False,
     )
-    spaces = any(count(text.path, space) for space in " \t" if space != separator)
-    cells = _cells(fields, text.header, columns, replace(dialect, trim=dialect.trim and spaces), {})
+    trim = dialect.trim and may_have_spaces(text.path, separator)
+    cells = _cells(fields, text.header, columns, replace(dialect, trim=trim), {})
     wrong = pl.any_horizontal([pl.lit(value=False), *(wrong for cell in cells for wrong, _ in cell.problems)])
     parsed = fields.select("_line", *(cell.value for cell in cells), _wrong=wrong)
     try:
@@ -225,47 +227,13 @@ def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect
         frame = pl.scan_parquet(path, glob=False)
         schema = frame.collect_schema()
         require_columns(columns, list(schema), name)
-        for column in columns.values():
-            _require_values(column, schema[column.name], name)
-        asked = {column.name for column in columns.values()}
-        native = [_native(pl.col(c), schema[c]).alias(str(k)) for k, c in enumerate(schema) if c in asked]
-        fields = frame.select(*native, _problem=pl.lit(None, dtype=pl.String)).with_row_index("_row", offset=1)
+        asked = [(column.name, column.dtype) for column in columns.values()]
+        fields = parquet_fields(frame, asked, name).with_columns(_problem=pl.lit(None, dtype=pl.String))
         formats = _time_formats(fields, list(schema), columns, dialect)
         _with_problems(fields, list(schema), columns, dialect, formats).sink_parquet(target, compression="lz4")
     except pl.exceptions.PolarsError as error:
         first = str(error).partition("\n")[0]
         raise DataError(f"is a damaged Parquet file ({first})", where=name, remedy="write it again") from None
-
-
-def _require_values(column: Column, dtype: pl.DataType, name: str) -> None:
-    """Refuse what is neither a value nor, where one is expected, a list of values."""
-    single = "a column of single values is expected"
-    if isinstance(dtype, pl.List | pl.Array):
-        if not isinstance(column.dtype, pl.List):
-            raise DataError(f"column '{column.name}' holds lists", where=name, remedy=single)
-        dtype, single = dtype.inner, "a column of lists of single values is expected"  # type: ignore[assignment]
-    nested = {pl.List: "lists", pl.Array: "lists", pl.Struct: "structs", pl.Binary: "bytes", pl.Object: "objects"}
-    nested |= {pl.Time: "times of day", pl.Duration: "durations"}
-    for kind, what in nested.items():
-        if isinstance(dtype, kind):
-            raise DataError(f"column '{column.name}' holds {what}", where=name, remedy=single)
-
-
-def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Numbers, truth values, text and lists of text as they are; times in seconds; all else (categories) as text."""
-    if isinstance(dtype, pl.Array):
-        column, dtype = column.arr.to_list(), pl.List(dtype.inner)
-    if isinstance(dtype, pl.List):
-        return column.list.eval(_native(pl.element(), dtype.inner).cast(pl.String))  # type: ignore[arg-type]
-    if isinstance(dtype, pl.Datetime | pl.Date):
-        return column.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
-    if isinstance(dtype, pl.Decimal):
-        return column.cast(pl.Float64)
-    if dtype.is_float():
-        return column.fill_nan(None)
-    if dtype.is_integer() or isinstance(dtype, pl.Boolean):
-        return column
-    return column.cast(pl.String)
 
 
 def _time_formats(

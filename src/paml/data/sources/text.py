@@ -36,7 +36,7 @@ class Dialect:
     blanks: Sequence[str] = ()
     """Values that mean "not known", such as NULL."""
     trim: bool = True
-    """Whether spaces at the ends of a value do not count."""
+    """Whether white space of any kind (Unicode's, so no-break spaces, too) at the ends of a value does not count."""
     typed_header: bool = False
     """Whether the header states types, as in RecBole's atomic files: `user_id:token`."""
 
@@ -83,6 +83,17 @@ def count(path: Path, character: str) -> int:
         while block := file.read(BLOCK):
             found += block.count(byte)
     return found
+
+
+def may_have_spaces(path: Path, separator: str) -> bool:
+    """Whether there may be white space within lines besides an ASCII separator; text beyond ASCII may hold some."""
+    spaces = [space.encode() for space in " \t\v\f" if space != separator]
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            lone_return = block.count(b"\r") > block.count(b"\r\n")
+            if lone_return or not block.isascii() or any(space in block for space in spaces):
+                return True
+    return False
 
 
 def record_pattern(width: int, dialect: Dialect) -> str:

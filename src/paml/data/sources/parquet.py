@@ -1,0 +1,53 @@
+"""The columns of a Parquet file as fields that `delimited` checks like those of text files."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from paml.errors import DataError
+
+
+def parquet_fields(frame: pl.LazyFrame, asked: Sequence[tuple[str, pl.DataType]], name: str) -> pl.LazyFrame:
+    """`_row` and the asked columns, called by their places: `0`, `1`, ...; `asked` are names and what they shall be.
+
+    Refuses columns that hold something else than values, or lists of values where a list is asked for.
+    """
+    schema = frame.collect_schema()
+    for column, wanted in asked:
+        _require_values(column, schema[column], wanted, name)
+    taken = {column for column, _ in asked}
+    native = [
+        _native(pl.col(column), schema[column]).alias(str(k)) for k, column in enumerate(schema) if column in taken
+    ]
+    return frame.select(native).with_row_index("_row", offset=1)
+
+
+def _require_values(column: str, dtype: pl.DataType, wanted: pl.DataType, name: str) -> None:
+    """Refuse what is neither a value nor, where one is expected, a list of values."""
+    single = "a column of single values is expected"
+    if isinstance(dtype, pl.List | pl.Array):
+        if not isinstance(wanted, pl.List):
+            raise DataError(f"column '{column}' holds lists", where=name, remedy=single)
+        dtype, single = dtype.inner, "a column of lists of single values is expected"  # type: ignore[assignment]
+    nested = {pl.List: "lists", pl.Array: "lists", pl.Struct: "structs", pl.Binary: "bytes", pl.Object: "objects"}
+    nested |= {pl.Time: "times of day", pl.Duration: "durations"}
+    for kind, what in nested.items():
+        if isinstance(dtype, kind):
+            raise DataError(f"column '{column}' holds {what}", where=name, remedy=single)
+
+
+def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Numbers, truth values, text and lists of text as they are; times in seconds; all else (categories) as text."""
+    if isinstance(dtype, pl.Array):
+        column, dtype = column.arr.to_list(), pl.List(dtype.inner)
+    if isinstance(dtype, pl.List):
+        return column.list.eval(_native(pl.element(), dtype.inner).cast(pl.String))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Datetime | pl.Date):
+        return column.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
+    if isinstance(dtype, pl.Decimal):
+        return column.cast(pl.Float64)
+    if dtype.is_float():
+        return column.fill_nan(None)
+    if dtype.is_integer() or isinstance(dtype, pl.Boolean):
+        return column
+    return column.cast(pl.String)
