@@ -15,6 +15,9 @@ from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.errors import SettingsError, nearest
 
 
+EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are pressed
+
+
 class Head(Protocol):
     """The contract: K outputs per row, a loss per user, its gradient, and a prediction per row."""
 
@@ -48,8 +51,9 @@ class CurvedHead(Head, Protocol):
 
 @dataclass(frozen=True)
 class ValueHead:
-    """One real number and squared error: loss (y - out)^2."""
+    """One real number and squared error: loss (y - out)^2; predictions are pressed onto a scale, if there is one."""
 
+    scale: tuple[float, float] | None = None
     outputs: int = 1
     quadratic: bool = True
 
@@ -66,8 +70,9 @@ class ValueHead:
         return torch.full_like(y_BR, 2.0)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
-        """The output itself."""
-        return out_BRK.squeeze(-1)
+        """The output itself, or pressed onto the scale."""
+        out_BR = out_BRK.squeeze(-1)
+        return out_BR if self.scale is None else _on_scale(out_BR, *self.scale)
 
     def start(self, mean: float) -> Tensor:
         """The mean."""
@@ -140,20 +145,38 @@ class ClickHead:
         return torch.tensor([w0 * (1 - rate), w1 * rate]).log()
 
 
+def _on_scale(out: Tensor, low: float, high: float) -> Tensor:
+    """Outputs between low and high without losing their order, which clipping would (nDCG looks at it).
+
+    Beyond a hundredth of the scale from an end, the way to that end is covered exponentially slower and slower.
+    """
+    edge = EDGE * (high - low)
+    over, under = (out - (high - edge)).clamp(min=0), (low + edge - out).clamp(min=0)
+    inside = out.clamp(low + edge, high - edge)
+    return inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)
+
+
 def click_weight(y: Tensor) -> Tensor:
     """0.9 where clicked, 0.1 where not."""
     w0, w1 = CLICK_WEIGHTS
     return w0 + (w1 - w0) * y
 
 
-def head_for(name: str, target: Target) -> Head:
-    """The head called `name`; `auto` is `value` for ratings and `click` for clicks."""
+def head_for(name: str, target: Target, *, on_scale: bool = False) -> Head:
+    """The head called `name`; `auto` is `value` for ratings and `click` for clicks.
+
+    With `on_scale`, values are pressed between the lowest and the highest rating.
+    """
     if name == "auto":
         name = "click" if target.kind == "click" else "value"
     fitting = {"click"} if target.kind == "click" else {"value", "classes"}
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
-    heads: dict[str, Head] = {"value": ValueHead(), "classes": ClassesHead(tuple(target.levels)), "click": ClickHead()}
+    heads: dict[str, Head] = {
+        "value": ValueHead((target.low, target.high) if on_scale else None),
+        "classes": ClassesHead(tuple(target.levels)),
+        "click": ClickHead(),
+    }
     return heads[name]
 
 

@@ -39,6 +39,7 @@ class Recipe(Settings):
     head: Literal["auto", "value", "classes", "click"] = Field(
         "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
     )
+    on_scale: bool = Field(False, description="press predicted ratings between the lowest and the highest")
     embedding_scale: float = Field(1.0, gt=0, description="standard deviation of the initial embeddings")
     item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
     start_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
