@@ -218,7 +218,7 @@ class _Search:
     def _run_trial(self, ends: float | None, progress: Progress) -> Trial:
         """Train with the start's settings, or with those that the study proposes."""
         number = len(self._trials)
-        asked = propose(self._trials, self._space, self._plan["seed"]) if number else None
+        asked = propose(self._trials, self._space, self._plan["seed"], self._start.epochs) if number else None
         values = self._start.model_dump()
         settings = {name: values[name] for name in self._space} if asked is None else dict(asked.params)
         recipe = build(Recipe, {**values, **settings})
