@@ -30,6 +30,8 @@ FLOORS = [
     ["learner", "generate"],
     ["objectives"],
     ["methods"],
+    ["search_space"],
+    ["study"],
     ["checkpoint", "evaluate", "allocator", "average", "inference"],
     ["statistics"],
     ["gaps"],
@@ -50,7 +52,7 @@ FLOORS = [
     ["report.figures"],
     ["report.page"],
     ["report"],
-    ["compare"],
+    ["compare", "tune"],
     ["demo"],
     [""],  # the package itself: its public names
     ["terminal"],

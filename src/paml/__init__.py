@@ -17,6 +17,7 @@ from paml.errors import DataError, FormatError, PamlError, SettingsError, Traini
 from paml.evaluate import summarise
 from paml.run import Run, evaluate
 from paml.train import train
+from paml.tune import tune
 
 __all__ = [
     "DataError",
@@ -35,6 +36,7 @@ __all__ = [
     "prepare",
     "summarise",
     "train",
+    "tune",
 ]
 __version__ = version("paml")
 

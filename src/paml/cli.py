@@ -10,7 +10,6 @@ import polars as pl
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import paml
 from paml.compare import ABLATION, refresh
@@ -28,7 +27,9 @@ from paml.terminal import (
     render_comparison,
     render_description,
     render_evaluation,
-    rules_table,
+    render_preparation,
+    render_search,
+    render_training,
     settings_of,
     settings_table,
     standard_output,
@@ -43,6 +44,12 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Prepare and look at data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+
+RecipeOption = Annotated[
+    str, typer.Option("--recipe", help=f"One of: {', '.join(recipe_names())}; or a recipe file of your own, FILE.toml.")
+]
+MethodOption = Annotated[str, typer.Option("--method", help="One of: " + ", ".join(METHODS) + ".")]
+ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)]
 
 
 def main() -> None:
@@ -158,19 +165,7 @@ def prepare(
         progress=for_terminal(),
         settings=values,
     )
-    console = standard_output()
-    console.print(rules_table(data.manifest.rules))
-    if data.manifest.source.bad_lines:
-        console.print(f"skipped {data.manifest.source.bad_lines:,} bad lines")
-    if data.manifest.source.repeated:
-        console.print(f"left out {data.manifest.source.repeated:,} earlier ratings of the same item by the same user")
-    if data.manifest.source.strangers:
-        console.print(f"{data.manifest.source.strangers:,} users have no profile: all their fields are unknown")
-    for note in data.manifest.notes:
-        console.print(note, markup=False, soft_wrap=True)
-    summary = f"{data.path}: {data.manifest.users:,} users, {data.manifest.interactions:,} interactions"
-    console.print(summary, markup=False, soft_wrap=True)
-    console.print(f"next: paml data describe {data.path}", markup=False, soft_wrap=True)
+    render_preparation(standard_output(), data)
 
 
 @data_app.command("describe")
@@ -199,8 +194,8 @@ def train(
         list[str] | None,
         typer.Argument(help="Settings that replace the recipe's, such as epochs=5 gamma=0.01.", metavar="key=value"),
     ] = None,
-    method: Annotated[str, typer.Option("--method", help="One of: " + ", ".join(METHODS) + ".")] = "reg_paml",
-    recipe: Annotated[str, typer.Option("--recipe", help="One of: " + ", ".join(recipe_names()) + ".")] = "default",
+    method: MethodOption = "reg_paml",
+    recipe: RecipeOption = "default",
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights and episodes.", min=0, max=2**63 - 1)] = 0,
     out: Annotated[
         Path | None,
@@ -210,7 +205,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was interrupted.")] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
-    threads: Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)] = 0,
+    threads: ThreadsOption = 0,
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard logs.", metavar="DIR")
     ] = None,
@@ -230,12 +225,7 @@ def train(
         progress=for_terminal(),
         settings=parse_assignments(settings or []),
     )
-    console = standard_output()
-    table = Table(title=f"{method}, recipe {recipe}, seed {seed}", title_justify="left", show_header=False)
-    for name, value in run.settings.summary.items():
-        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
-    console.print(table)
-    console.print(f"next: paml evaluate {run.path}", markup=False, soft_wrap=True)
+    render_training(standard_output(), run)
 
 
 @app.command("evaluate")
@@ -284,13 +274,13 @@ def compare(
     same_split: Annotated[
         bool, typer.Option("--same-split", help="Keep the data set's own split of users in all trials.")
     ] = False,
-    recipe: Annotated[str, typer.Option("--recipe", help="One of: " + ", ".join(recipe_names()) + ".")] = "default",
+    recipe: RecipeOption = "default",
     group_by: Annotated[
         str | None, typer.Option("--group-by", help="A user field, whose values are compared, too.", metavar="FIELD")
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="Of the tables: text, markdown or latex.")] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print results and costs as JSON instead of tables.")] = False,
-    threads: Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)] = 0,
+    threads: ThreadsOption = 0,
 ) -> None:
     """Compare methods and baselines over several trials: tables, tests, pictures, and a report."""
     if threads:
@@ -313,6 +303,50 @@ def compare(
     if failed:
         what = f"{failed[0]['method']} with seed {failed[0]['seed']} failed: {failed[0]['reason']}"
         raise TrainingError(what, remedy="lower its rates, or leave it out with --methods")
+
+
+@app.command("tune")
+def tune(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings held fixed in all trials.", metavar="key=value")
+    ] = None,
+    method: MethodOption = "reg_paml",
+    recipe: RecipeOption = "default",
+    budget: Annotated[
+        str, typer.Option("--budget", help="Trials (30), a time (90s, 20m, 1h), or both (30,20m).", metavar="BUDGET")
+    ] = "30",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of search and trainings.", min=0, max=2**63 - 1)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder; a search in it goes on. paml-tune/SOURCE-METHOD if not given.", metavar="OUT"
+        ),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option("--space", help="TOML file of the settings to search.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Search better settings of a method, judged by validation users, and write them as a recipe."""
+    if threads:
+        torch.set_num_threads(threads)
+    found = paml.tune(
+        folder,
+        method,
+        recipe,
+        budget=budget,
+        seed=seed,
+        out=out,
+        space=space,
+        progress=for_terminal(),
+        settings=parse_assignments(settings or []),
+    )
+    if as_json:
+        _print_json(found)
+    else:
+        render_search(standard_output(), found, folder)
 
 
 @app.command("report")

@@ -7,8 +7,7 @@ same split is asked for; within a seed all entries see the same rows.
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from paml.data.resplit import resplit
 from paml.errors import SettingsError, TrainingError, nearest
 from paml.files import write_text
 from paml.methods import METHODS, find_method
-from paml.progress import SILENT, Progress, Step
-from paml.recipe import load_recipe
+from paml.progress import SILENT, Inside, Progress
+from paml.recipe import load_recipe, recipe_digest
 from paml.report import write_report
 from paml.results import FORMAT, read_plan, summarise_comparison
 
@@ -40,7 +39,7 @@ def compare(
     data: PreparedData | str | Path,
     methods: Sequence[str] = tuple(METHODS),
     seeds: int = 3,
-    recipe: str = "default",
+    recipe: str | Path = "default",
     *,
     out: str | Path,
     baselines: Sequence[str] | None = None,
@@ -93,7 +92,12 @@ def refresh(folder: str | Path) -> dict[str, Any]:
 
 
 def _check(
-    data: PreparedData, entries: list[Entry], kind: str, recipe: str, group_by: str | None, settings: Mapping[str, Any]
+    data: PreparedData,
+    entries: list[Entry],
+    kind: str,
+    recipe: str | Path,
+    group_by: str | None,
+    settings: Mapping[str, Any],
 ) -> None:
     """Everything that can be wrong is found before the first cell is begun."""
     if not entries:
@@ -117,7 +121,7 @@ def _plan(
     data: PreparedData,
     entries: list[Entry],
     seeds: int,
-    recipe: str,
+    recipe: str | Path,
     same_split: bool,
     group_by: str | None,
     settings: Mapping[str, Any],
@@ -135,7 +139,8 @@ def _plan(
             "items": manifest.items,
             "interactions": manifest.interactions,
         },
-        "recipe": recipe,
+        "recipe": str(recipe),
+        "recipe_digest": recipe_digest(recipe),
         "settings": {name: _as_typed(value) for name, value in settings.items()},
         "seeds": list(range(seeds)),
         "same_split": same_split,
@@ -172,10 +177,11 @@ def _open_folder(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             raise SettingsError("was begun with another data set", where=folder, remedy="choose another --out")
         for name, what in (
             ("recipe", "another recipe"),
+            ("recipe_digest", "a recipe of the same name but other content"),
             ("settings", "other settings"),
             ("same_split", "other splits"),
         ):
-            if found[name] != plan[name]:
+            if found.get(name, plan[name]) != plan[name]:  # plans of earlier versions lack the digest
                 raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another --out")
         for name in ("baselines", "methods", "seeds"):
             plan[name] = [*found[name], *(value for value in plan[name] if value not in found[name])]
@@ -210,7 +216,7 @@ def _run_grid(
             started = time.perf_counter()
             split = _split(data, folder, plan, seed)
             try:
-                run_cell(split, folder, plan, entry, seed, _Inside(step, note))
+                run_cell(split, folder, plan, entry, seed, Inside(step, note))
             except TrainingError as error:
                 failures.append({"method": entry.name, "seed": seed, "reason": error.what})
             took[entry.name] = time.perf_counter() - started
@@ -230,24 +236,6 @@ def _time_left(todo: list[tuple[Entry, int]], took: Mapping[str, float]) -> str:
             return ""  # nothing like it was fitted yet
         seconds += took.get(entry.name) or float(np.mean(alike))
     return f", about {seconds / 60:.0f} min left" if seconds >= 60 else ", less than a minute left"
-
-
-class _Inside(Progress):
-    """The progress of one training, told as a note of the whole comparison's."""
-
-    def __init__(self, outer: Step, title: str) -> None:
-        self._outer, self._title = outer, title
-
-    @contextmanager
-    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
-        """Pass notes on."""
-        outer, prefix = self._outer, self._title
-
-        class Inner(Step):
-            def advance(self, amount: int = 1, note: str = "") -> None:
-                outer.advance(0, f"{prefix} · {note}" if note else prefix)
-
-        yield Inner()
 
 
 def _split(data: PreparedData, folder: Path, plan: Mapping[str, Any], seed: int) -> PreparedData:

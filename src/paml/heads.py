@@ -14,7 +14,6 @@ from torch.nn.functional import log_softmax, one_hot, softmax
 from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.errors import SettingsError, nearest
 
-
 EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are pressed
 
 

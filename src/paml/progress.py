@@ -35,6 +35,26 @@ class Progress:
 SILENT = Progress()
 
 
+class Inside(Progress):
+    """The progress of a part (one training of many), told as a note of the whole's."""
+
+    def __init__(self, outer: Step, title: str) -> None:
+        self._outer, self._title = outer, title
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
+        """Pass notes on."""
+        yield _InsideStep(self._outer, self._title)
+
+
+class _InsideStep(Step):
+    def __init__(self, outer: Step, prefix: str) -> None:
+        self._outer, self._prefix = outer, prefix
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self._outer.advance(0, f"{self._prefix} · {note}" if note else self._prefix)
+
+
 class _BarStep(Step):
     def __init__(self, bars: RichProgress, title: str, total: int | None) -> None:
         self._bars, self._note = bars, ""

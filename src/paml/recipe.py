@@ -1,18 +1,21 @@
-"""Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`.
+"""Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`, others in files of your own.
 
 A recipe file has settings at the top, and tables `[source.NAME]` and `[method.NAME]` for what differs by data set and
 by method.
 """
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from paml.errors import SettingsError, nearest
-from paml.settings import Settings, build
+from paml.settings import Settings, build, read_toml
 
 
 def _parse_list(value: Any) -> Any:
@@ -94,10 +97,41 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
 
 
-def load_recipe(name: str, method: str, overrides: Mapping[str, Any], source: str = "") -> Recipe:
-    """The recipe called `name`, as it is for a method and a data set's source, with some settings replaced."""
-    if name not in recipe_names():
-        raise SettingsError(f"unknown recipe '{name}'", remedy=nearest(name, recipe_names()))
-    values = tomllib.loads(files("paml").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8"))
+def load_recipe(recipe: str | Path, method: str, overrides: Mapping[str, Any], source: str = "") -> Recipe:
+    """A recipe, by name or as a .toml file, as it is for a method and a data set's source, some settings replaced."""
+    values = _read(recipe)
     by_source, by_method = values.pop("source", {}), values.pop("method", {})
     return build(Recipe, {**values, **by_source.get(source, {}), **by_method.get(method, {}), **overrides})
+
+
+def recipe_digest(recipe: str | Path) -> str:
+    """SHA-256 of a recipe's content, by which another recipe of the same name is noticed."""
+    return hashlib.sha256(json.dumps(_read(recipe), sort_keys=True).encode()).hexdigest()
+
+
+def recipe_label(recipe: str | Path) -> str:
+    """A recipe's name, or that of its file: a part of folder names."""
+    return Path(recipe).name.removesuffix(".toml")
+
+
+def _read(recipe: str | Path) -> dict[str, Any]:
+    """What a recipe has, a file of somebody's own being checked as a whole: for other methods and sources, too."""
+    if not str(recipe).endswith(".toml"):
+        if recipe not in recipe_names():
+            raise SettingsError(f"unknown recipe '{recipe}'", remedy=nearest(str(recipe), recipe_names()))
+        return tomllib.loads(files("paml").joinpath("recipes", f"{recipe}.toml").read_text(encoding="utf-8"))
+    path = Path(recipe)
+    values = read_toml(path)
+    common = {name: value for name, value in values.items() if name not in ("source", "method")}
+    parts = [common]
+    for kind in ("source", "method"):
+        tables = values.get(kind, {})
+        if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+            raise SettingsError(f"'{kind}' is not a table of tables", where=path, remedy=f"write [{kind}.NAME]")
+        parts += [{**common, **table} for table in tables.values()]
+    for part in parts:
+        try:
+            build(Recipe, part)
+        except SettingsError as error:
+            raise SettingsError(error.what, where=path, remedy=error.remedy) from None
+    return values

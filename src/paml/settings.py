@@ -1,6 +1,8 @@
 """Typed settings: checked at the door, then passed on as values. Unknown keys are refused by name."""
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -45,6 +47,16 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
             raise SettingsError(f"setting '{key}' is given twice", remedy="keep one of them")
         values[key] = value
     return values
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of settings, or a SettingsError that says why it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise SettingsError(f"cannot be read ({error.strerror})", where=path, remedy="check its name") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"is not TOML ({error})", where=path, remedy="write settings as key = value") from None
 
 
 def _explain(error: ValidationError, known: Iterable[str]) -> SettingsError:

@@ -1,13 +1,17 @@
 """What commands show on a terminal: tables of settings, rules, descriptions, evaluations and comparisons."""
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from paml.data.prepared import RuleRecord
+from paml.data.prepared import PreparedData, RuleRecord
+from paml.recipe import recipe_label
 from paml.report.render import Form, render
 from paml.report.tables import all_tables
+from paml.run import Run
 from paml.settings import Settings
 from paml.verdict import costs
 
@@ -26,6 +30,17 @@ def render_comparison(console: Console, results: dict[str, Any], form: Form, onl
         if only is None or table.name in only:
             console.print(render(table, form), markup=False, soft_wrap=True)
             console.print()
+
+
+def render_training(console: Console, run: Run) -> None:
+    """How a training ended."""
+    settings = run.settings
+    title = f"{settings.method}, recipe {recipe_label(settings.recipe_name)}, seed {settings.seed}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in settings.summary.items():
+        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
+    console.print(table)
+    console.print(f"next: paml evaluate {run.path}", markup=False, soft_wrap=True)
 
 
 def render_evaluation(console: Console, result: dict[str, Any]) -> None:
@@ -50,6 +65,32 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
             console.print(f"{name} is undefined for {count:,} users, who are left out of its mean")
 
 
+def render_search(console: Console, found: dict[str, Any], data: Path) -> None:
+    """The best trial beside the start, the settings that it has, and how to use them."""
+    best, trials = found["best"], found["trials"]
+    table = Table(title=f"{found['method']} on {found['source']}, seed {found['seed']}", title_justify="left")
+    table.add_column("")
+    table.add_column(f"start ({found['recipe']})", justify="right")
+    table.add_column(f"best (trial {best['trial']})", justify="right")
+    start = found["start"]
+    shown = "diverged" if start["validation"] is None else f"{start['validation']:.4f}"
+    table.add_row(f"validation {found['metric']}", shown, f"{best['validation']:.4f}", end_section=True)
+    for name, value in best["settings"].items():
+        table.add_row(name, _setting(start["settings"][name]), _setting(value))
+    console.print(table)
+    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
+    console.print(f"{sum(trials.values())} trials ({counts}) in {found['seconds'] / 60:.1f} min")
+    command = ["paml", "train", str(data), "--method", found["method"], "--recipe", found["best_recipe"]]
+    console.print(f"next: {shlex.join(command)}", markup=False, soft_wrap=True)
+
+
+def _setting(value: Any) -> str:
+    """A setting as people type it, numbers in four digits."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
     """Every setting with its default and description."""
     defaults = settings().model_dump(mode="json")
@@ -67,7 +108,24 @@ def settings_table(settings: type[Settings]) -> Table:
     return table
 
 
-def rules_table(rules: tuple[RuleRecord, ...]) -> Table:
+def render_preparation(console: Console, data: PreparedData) -> None:
+    """What the rules kept, what was left out, and what there is now."""
+    manifest = data.manifest
+    console.print(_rules_table(manifest.rules))
+    if manifest.source.bad_lines:
+        console.print(f"skipped {manifest.source.bad_lines:,} bad lines")
+    if manifest.source.repeated:
+        console.print(f"left out {manifest.source.repeated:,} earlier ratings of the same item by the same user")
+    if manifest.source.strangers:
+        console.print(f"{manifest.source.strangers:,} users have no profile: all their fields are unknown")
+    for note in manifest.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    summary = f"{data.path}: {manifest.users:,} users, {manifest.interactions:,} interactions"
+    console.print(summary, markup=False, soft_wrap=True)
+    console.print(f"next: paml data describe {data.path}", markup=False, soft_wrap=True)
+
+
+def _rules_table(rules: tuple[RuleRecord, ...]) -> Table:
     """What each rule of the protocol kept and dropped."""
     table = Table(title="Users", title_justify="left")
     table.add_column("rule")

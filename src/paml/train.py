@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -33,18 +33,19 @@ from paml.learner import Learner
 from paml.memory import MemoryRate
 from paml.methods import build_learner, find_method, fit_to_data
 from paml.progress import SILENT, Progress, Step
-from paml.recipe import Recipe, load_recipe
+from paml.recipe import Recipe, load_recipe, recipe_label
 from paml.run import Run, RunSettings, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
 CHECKPOINT_BATCHES = 1000  # and after every epoch
 LAST_SHARE = 0.05  # of the outer rate, where it falls
+OnEpoch = Callable[[int, float | None], None]
 
 
 def train(
     data: PreparedData | str | Path,
     method: str = "reg_paml",
-    recipe: str = "default",
+    recipe: str | Path = "default",
     *,
     seed: int = 0,
     out: str | Path | None = None,
@@ -52,12 +53,14 @@ def train(
     device: str = "auto",
     tensorboard: str | Path | None = None,
     progress: Progress = SILENT,
+    on_epoch: OnEpoch | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Run:
     """Train `method` on a prepared data set and return the run.
 
-    Settings, by name or as a mapping, replace those of the recipe.
+    Settings, by name or as a mapping, replace those of the recipe, which is a name or a .toml file. After every epoch
+    `on_epoch` gets its number, from 1, and its validation metric; what it raises ends the training, resumable.
 
     >>> run = paml.train(data, method="reg_paml", recipe="default", seed=1, epochs=5)
     """
@@ -65,11 +68,12 @@ def train(
     find_method(method)
     values = load_recipe(recipe, method, {**(settings or {}), **more}, data.manifest.source.name)
     shape = DataShape.of(data, values.leave_out)
-    folder = Path(out) if out is not None else DEFAULT_FOLDER / f"{data.manifest.source.name}-{method}-{recipe}-{seed}"
+    usual = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / usual
     wanted = RunSettings(
         created_by=f"paml {version('paml')}",
         method=method,
-        recipe_name=recipe,
+        recipe_name=str(recipe),
         recipe=values,
         seed=seed,
         data_path=str(data.path.resolve()),
@@ -84,7 +88,7 @@ def train(
     _open_folder(folder, wanted, resume=resume)
     if not (folder / "weights.safetensors").exists():
         keep_freed_memory()
-        trainer.run(progress)
+        trainer.run(progress, on_epoch)
     return Run.load(folder)
 
 
@@ -151,6 +155,7 @@ class _Trainer:
     ) -> None:
         self._data, self._settings, self._folder = data, settings, folder
         self._recipe: Recipe = settings.recipe
+        self._metric = headline(data.schema.target.kind)
         rng = torch.Generator().manual_seed(settings.seed)
         self._learner: Learner = build_learner(settings.method, settings.shape(), settings.recipe, rng)
         fit_to_data(self._learner, data)
@@ -170,7 +175,7 @@ class _Trainer:
         every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
         self._checkpoint_batches = every * -(-CHECKPOINT_BATCHES // every)
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: Progress, on_epoch: OnEpoch | None = None) -> None:
         """Train to the last epoch or until validation stops improving, then write the weights of the best epoch."""
         if self._state_file.exists():
             self._restore()
@@ -179,6 +184,8 @@ class _Trainer:
             step.advance(position.epoch * len(self._tasks) + position.users_done)
             while position.epoch < recipe.epochs and not self._has_stalled():
                 self._run_epoch(step)
+                if on_epoch is not None:
+                    on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
         self._finish()
 
     def _run_epoch(self, step: Step) -> None:
@@ -231,7 +238,7 @@ class _Trainer:
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, log, and save."""
         position = self._position
-        metric = headline(self._data.schema.target.kind)
+        metric = self._metric
         with self._average.in_place():
             rows = evaluate_learner(self._learner, self._data, "validation")
             value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
