@@ -258,8 +258,8 @@ def compare(
         Path, typer.Option("--out", help="Folder of the comparison; an unfinished one is continued.", metavar="OUT")
     ] = Path("paml-comparison"),
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas; all if not given.")
-    ] = ",".join(METHODS),
+        str | None, typer.Option("--methods", help="Methods, separated by commas; all (the paper's six) if not given.")
+    ] = None,
     baselines: Annotated[
         str, typer.Option("--baselines", help="Baselines, separated by commas; all, or none.")
     ] = "all",
@@ -287,7 +287,7 @@ def compare(
         torch.set_num_threads(threads)
     results = paml.compare(
         folder,
-        _names(methods),
+        None if methods is None else _names(methods),
         seeds,
         recipe,
         out=out,

@@ -21,7 +21,7 @@ from paml.data.prepared import PreparedData
 from paml.data.resplit import resplit
 from paml.errors import SettingsError, TrainingError, nearest
 from paml.files import write_text
-from paml.methods import METHODS, find_method
+from paml.methods import find_method, methods_of
 from paml.progress import SILENT, Inside, Progress
 from paml.recipe import load_recipe, recipe_digest
 from paml.report import write_report
@@ -37,7 +37,7 @@ ABLATION = (
 
 def compare(
     data: PreparedData | str | Path,
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] | None = None,
     seeds: int = 3,
     recipe: str | Path = "default",
     *,
@@ -51,7 +51,8 @@ def compare(
 ) -> dict[str, Any]:
     """Fit every method, variant and baseline with every seed, and return what `out/results.json` holds.
 
-    Without `baselines`, all are taken whose packages are installed. A training that diverges is left out with the
+    Without `methods`, all are taken (of the recipe `paper`, the paper's six); without `baselines`, all whose packages
+    are installed. A training that diverges is left out with the
     reason, and the others go on.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
@@ -61,7 +62,9 @@ def compare(
     known = baselines_for(kind)
     chosen = [name for name in known if known[name].is_installed()] if baselines is None else list(baselines)
     entries = [Entry(find_baseline(name).name) for name in chosen]
-    entries += [Entry(name, name) for name in methods if find_method(name)]
+    entries += [
+        Entry(name, name) for name in (methods_of(str(recipe)) if methods is None else methods) if find_method(name)
+    ]
     entries += [Entry.variant(text) for text in variants]
     _check(data, entries, kind, recipe, group_by, settings or {})
     if seeds < 1:

@@ -53,9 +53,8 @@ class FieldEmbedder(nn.Module):
                 tables[key] = nn.Parameter(scale * torch.randn(sizes[field.name], width, generator=rng))
         for table in tables.values():
             table.data[0] = 0.0  # "unknown": what nobody trains should say nothing
-        if summed:
-            for parameter in (*tables.values(), *numbers.values()):
-                parameter.data.zero_()  # a field says nothing until training finds that it does
+        for number in numbers.values() if summed else ():
+            number.data *= scale  # no stronger than other fields
         self.tables, self.numbers = nn.ParameterDict(tables), nn.ParameterDict(numbers)
         self.register_buffer("nothing", torch.zeros(0), persistent=False)
 

@@ -52,8 +52,8 @@ def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Gen
 
     def embedder(side: Side, width: int, *, summed: bool = False) -> FieldEmbedder:
         sizes = {name.partition(".")[2]: n for name, n in shape.vocabulary.items() if name.startswith(f"{side}.")}
-        fields = shape.schema.features(side)
-        return FieldEmbedder(fields, sizes, width, recipe.embedding_scale, rng, summed=summed, bags=recipe.bags)
+        fields, scale = shape.schema.features(side), recipe.field_scale if summed else recipe.embedding_scale
+        return FieldEmbedder(fields, sizes, width, scale, rng, summed=summed, bags=recipe.bags)
 
     user = embedder("user", recipe.embedding_size)
     if recipe.network == "fields" and (recipe.start_profile or recipe.start_items):

@@ -70,6 +70,11 @@ METHODS: dict[str, Method] = {
 }
 
 
+def methods_of(recipe: str) -> tuple[str, ...]:
+    """What a comparison takes unless told otherwise: all methods, with the recipe `paper` those of the paper."""
+    return tuple(name for name, method in METHODS.items() if recipe != "paper" or not method.solved)
+
+
 def find_method(name: str) -> Method:
     """The method called `name`, or an error that lists the known ones."""
     if name not in METHODS:

@@ -44,6 +44,9 @@ class Recipe(Settings):
     )
     on_scale: bool = Field(False, description="press predicted ratings between the lowest and the highest")
     embedding_scale: float = Field(1.0, gt=0, description="standard deviation of the initial embeddings")
+    field_scale: float = Field(
+        0.0, ge=0, description="the same of the fields' parts of sums (network=factors); 0: they say nothing at first"
+    )
     item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
     start_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
     start_items: int = Field(

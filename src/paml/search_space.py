@@ -47,11 +47,11 @@ COMMON: Space = {
     "weight_decay": Range(1e-7, 1e-2, log=True),
     "batch_size": Among((16, 32, 64, 128)),
     "embedding_scale": Range(1e-2, 1.0, log=True),
-    "item_embedding": Among((0, 8, 16, 32)),
-    "inner_steps": Range(1, 5),
+    "item_embedding": Among((8, 16, 32)),
 }
-FIXED_RATE: Space = {"inner_rate": Range(1e-3, 1.0, log=True)}
-PERSONAL_RATE: Space = {"rate_scale": Range(1e-3, 1.0, log=True)}
+STEPPED: Space = {"inner_steps": Range(1, 5)}
+FIXED_RATE: Space = STEPPED | {"inner_rate": Range(1e-3, 1.0, log=True)}
+PERSONAL_RATE: Space = STEPPED | {"rate_scale": Range(1e-3, 1.0, log=True)}
 MEMORY: Space = {
     "kernel_delta": Range(0.05, 10.0, log=True),
     "neighbours": Range(5, 50),
@@ -65,6 +65,7 @@ SPACES: dict[str, Space] = {
     "paml": COMMON | PERSONAL_RATE,
     "at_paml": COMMON | PERSONAL_RATE | MEMORY,
     "reg_paml": COMMON | PERSONAL_RATE | {"gamma": Range(1e-6, 1e-1, log=True)},
+    "ridge": COMMON | {"rate_scale": Range(1e-2, 10.0, log=True)},
 }
 
 
