@@ -24,8 +24,9 @@ import paml
 from paml.allocator import keep_freed_memory
 from paml.data.batches import Loader, TensorBatch
 from paml.data.tasks import Block, TaskBatch, Tasks
+from paml.generate import DataShape
 from paml.learner import Learner
-from paml.methods import DataShape, build_learner
+from paml.methods import build_learner
 from paml.objectives import query_loss
 from paml.recipe import load_recipe
 

@@ -19,8 +19,9 @@ import paml
 from paml.allocator import keep_freed_memory
 from paml.data.batches import Loader
 from paml.data.tasks import Tasks
+from paml.generate import DataShape
 from paml.memory import MemoryRate
-from paml.methods import DataShape, build_learner, find_method
+from paml.methods import build_learner, find_method
 from paml.neighbours import INDEXES, make_index, recall
 from paml.recipe import load_recipe
 

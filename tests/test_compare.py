@@ -20,7 +20,7 @@ from paml.compare import ABLATION, refresh
 from paml.data.batches import Loader
 from paml.data.tasks import Tasks
 from paml.errors import PamlError, SettingsError, TrainingError
-from paml.evaluate import evaluate_learner, predict_rows
+from paml.evaluate import evaluate_ensemble, predict_rows
 from paml.leakage import Withheld, require_untouched
 
 QUICK = {"epochs": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
@@ -43,7 +43,7 @@ def test_rows_agree_with_evaluate(done: Path, world: paml.PreparedData) -> None:
     rows = pl.read_parquet(done / "rows.parquet")
     assert set(rows["method"]) == {"training_mean", "bias", "melu", "reg_paml", "reg_paml gamma=0.5"}
     run = paml.load(done / "runs" / "reg_paml@0")
-    expected = evaluate_learner(run.learner, world, "test")
+    expected = evaluate_ensemble(run.ensemble, world, "test")
     found = rows.filter((pl.col("method") == "reg_paml") & (pl.col("seed") == 0))
     assert found["user"].to_list() == expected["user"].to_list()
     assert np.allclose(found["mse"].to_numpy(), expected["mse"].to_numpy())
@@ -85,11 +85,11 @@ def test_scenarios(done: Path, world: paml.PreparedData) -> None:
 
 
 def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.PreparedData) -> None:
-    learner = paml.load(done / "runs" / "melu@0").learner
+    ensemble = paml.load(done / "runs" / "melu@0").ensemble
     tasks, loader = Tasks.of(world, "test"), Loader(world)
-    none, _ = predict_rows(learner, loader, tasks, shots=0)
-    learner.inner.steps = 0
-    unadapted, _ = predict_rows(learner, loader, tasks)
+    none, _ = predict_rows(ensemble, loader, tasks, shots=0)
+    ensemble.members[0].inner.steps = 0
+    unadapted, _ = predict_rows(ensemble, loader, tasks)
     assert np.allclose(none, unadapted, atol=1e-5)
 
 

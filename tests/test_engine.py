@@ -65,7 +65,7 @@ def make(
     """A learner in double precision and one training batch; AT-PAML's memory holds some nodes."""
     recipe = load_recipe("paper", method, {**SMALL, **STRONG, **settings})
     learner = build_learner(method, DataShape.of(data), recipe, torch.Generator().manual_seed(1)).double()
-    fit_to_data(learner, data)
+    fit_to_data([learner], data)
     if getattr(learner.network.items, "bias", None) is not None:
         torch.nn.init.normal_(learner.network.items.bias, generator=torch.Generator().manual_seed(2))
     loader = Loader(data, dtype=torch.float64)

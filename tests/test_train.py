@@ -226,7 +226,11 @@ def test_exchanged_or_edited_runs_are_refused(world: paml.PreparedData, tmp_path
 
 
 def test_items_unknown_in_training_share_one_code(world: paml.PreparedData, tmp_path: Path) -> None:
-    codes = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK).learner.network.item_codes_I.numpy()
+    codes = (
+        paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
+        .ensemble.members[0]
+        .network.items.known.codes_I.numpy()
+    )
     end = world.array("offsets")[world.manifest.splits["train"][1]]
     met = np.unique(world.array("item")[:end])
     assert np.array_equal(np.flatnonzero(codes), met)
@@ -281,7 +285,7 @@ def test_fields_can_be_left_out(world: paml.PreparedData, tmp_path: Path) -> Non
     run = paml.train(world, "reg_paml", out=tmp_path / "run", settings=settings)
     assert [field.name for field in run.settings.fields.user] == ["gender", "age", "occupation"]
     assert [field.name for field in run.settings.fields.features("item")] == ["director"]
-    assert run.learner.network.user.width == 3 * run.settings.recipe.embedding_size
+    assert run.ensemble.members[0].network.user.width == 3 * run.settings.recipe.embedding_size
     assert len(paml.load(run.path).evaluate()) == len(run.evaluate())
     with pytest.raises(SettingsError, match=r"no field 'item.gender' to leave out; did you mean 'item.genre'"):
         paml.train(world, out=tmp_path / "other", leave_out="item.gender")

@@ -112,14 +112,14 @@ def _run_method(
         settings=settings,
     )
     seconds = time.perf_counter() - started
-    tasks, device = Tasks.of(data, "test"), next(run.learner.parameters()).device
+    tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
     loader = Loader(Withheld(data, "query"), device)
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
-        return predict_rows(run.learner, loader, tasks, shots)
+        return predict_rows(run.ensemble, loader, tasks, shots)
 
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
-    if seed == plan["seeds"][0] and run.learner.network.user.width:
+    if seed == plan["seeds"][0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
     return score(data, entry.name, predict, few=True), frames
 
@@ -153,13 +153,14 @@ def _cost(run: Run, seconds: float) -> pl.DataFrame:
 
 @torch.no_grad()
 def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: PreparedData) -> pl.DataFrame:
-    """User embeddings h of some test users."""
+    """User embeddings h of some test users, as the first member has them."""
     some = tasks.part(0, EMBEDDED_USERS)
     users = data.users().slice(some.first, len(some)).select("user", "group").collect()
-    vectors = np.zeros((len(some), run.learner.network.user.width), dtype=np.float32)
+    network = run.ensemble.members[0].network
+    vectors = np.zeros((len(some), network.user.width), dtype=np.float32)
     for task_batch in some.stored(256):
         batch = loader.load(task_batch)
-        vectors[batch.user_B - some.first] = run.learner.network.embed_users(batch.users).numpy(force=True)
+        vectors[batch.user_B - some.first] = network.embed_users(batch.users).numpy(force=True)
     return users.with_columns(vector=pl.Series(vectors).arr.to_list())
 
 

@@ -1,4 +1,4 @@
-"""A learner and a split to one row per user: id, group, rate, metrics, number of support and query rows."""
+"""An ensemble and a split to one row per user: id, group, rate, metrics, number of support and query rows."""
 
 from typing import Any, Literal
 
@@ -10,31 +10,30 @@ from paml import metrics
 from paml.data.batches import Loader
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
-from paml.learner import Learner
-from paml.rates import rate_per_user
+from paml.learner import Ensemble
 
 Split = Literal["train", "validation", "test"]
 BATCH_USERS = 64
 USERS_AT_ONCE = 4096
 
 
-def evaluate_learner(learner: Learner, data: PreparedData, split: Split = "test") -> pl.DataFrame:
-    """Adapt every user of a split on the stored support set and score the query set; the learner is not changed.
+def evaluate_ensemble(ensemble: Ensemble, data: PreparedData, split: Split = "test") -> pl.DataFrame:
+    """Adapt every user of a split on the stored support set and score the query set; the ensemble is not changed.
 
     Users are taken a few thousand at a time, so that memory does not grow with their number.
     """
-    loader, tasks = Loader(data, next(learner.parameters()).device), Tasks.of(data, split)
+    loader, tasks = Loader(data, next(ensemble.parameters()).device), Tasks.of(data, split)
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
-    return pl.concat([_evaluate_some(learner, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
+    return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 
 
-def _evaluate_some(learner: Learner, loader: Loader, data: PreparedData, tasks: Tasks) -> pl.DataFrame:
-    return score_rows(data, tasks, *predict_rows(learner, loader, tasks))
+def _evaluate_some(ensemble: Ensemble, loader: Loader, data: PreparedData, tasks: Tasks) -> pl.DataFrame:
+    return score_rows(data, tasks, *predict_rows(ensemble, loader, tasks))
 
 
 @torch.no_grad()
 def predict_rows(
-    learner: Learner, loader: Loader, tasks: Tasks, shots: int | None = None
+    ensemble: Ensemble, loader: Loader, tasks: Tasks, shots: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predictions for the users' rows, laid end to end (those of query rows; 0 elsewhere), and each user's rate.
 
@@ -45,11 +44,10 @@ def predict_rows(
     rate_U = np.zeros(len(tasks))
     for task_batch in tasks.stored(BATCH_USERS, shots):
         batch = loader.load(task_batch)
-        adapted = learner.adapt(learner.embed(batch))
-        predicted_BQ = learner.head.predict(learner.outputs(adapted, batch.query)).numpy(force=True)
+        predicted_BQ, rate_B = ensemble.predict(batch)
         block = task_batch.query
-        prediction_N[block.row_BL[block.mask_BL] - base] = predicted_BQ[block.mask_BL]
-        rate_U[batch.user_B - tasks.first] = rate_per_user(adapted.rate, len(batch.user_B)).numpy(force=True)
+        prediction_N[block.row_BL[block.mask_BL] - base] = predicted_BQ.numpy(force=True)[block.mask_BL]
+        rate_U[batch.user_B - tasks.first] = rate_B.numpy(force=True)
     return prediction_N, rate_U
 
 

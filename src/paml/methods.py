@@ -11,7 +11,7 @@
 | ridge    | alpha'(h), the variance of the prior       | query loss                                   | solved  |
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from paml.errors import SettingsError, nearest
 from paml.generate import DataShape, build_network, met_in_training
 from paml.heads import ClickHead, Head, ValueHead, head_for
 from paml.inner import ClosedForm, GradientSteps, Inner
-from paml.learner import Learner
+from paml.learner import Ensemble, Learner
 from paml.memory import MemoryRate
 from paml.model import Network
 from paml.objectives import Objective, pooled_loss, query_loss, regularised_query_loss
@@ -93,6 +93,11 @@ def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Gene
     return Learner(network, found.rate(network, recipe, rng), _inner(found, head, recipe), head)
 
 
+def build_ensemble(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Ensemble:
+    """As many untrained learners as the recipe says."""
+    return Ensemble([build_learner(method, shape, recipe, rng) for _ in range(recipe.members)])
+
+
 def _inner(method: Method, head: Head, recipe: Recipe) -> Inner:
     if not method.solved:
         return GradientSteps(head, recipe.inner_steps, recipe.evidence, first_order=recipe.first_order)
@@ -101,6 +106,8 @@ def _inner(method: Method, head: Head, recipe: Recipe) -> Inner:
     return ClosedForm(head, recipe.inner_steps)
 
 
-def fit_to_data(learner: Learner, data: PreparedData) -> None:
-    """Tell the network which items training users met."""
-    learner.network.items.known.number(torch.from_numpy(met_in_training(data)))
+def fit_to_data(learners: Iterable[Learner], data: PreparedData) -> None:
+    """Tell the networks which items training users met."""
+    met_I = torch.from_numpy(met_in_training(data))
+    for learner in learners:
+        learner.network.items.known.number(met_I)

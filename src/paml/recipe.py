@@ -85,6 +85,7 @@ class Recipe(Settings):
     )
     optimizer: Literal["adam", "adamw"] = Field("adam", description="outer optimiser")
     weight_decay: float = Field(0.0, ge=0, description="weight decay in the outer step, but of biases and rates")
+    members: int = Field(1, gt=0, description="networks that differ in their random start; predictions are their mean")
     average: float = Field(
         0.0, ge=0, lt=1, description="weights are averaged over outer steps with this decay; 0 for none"
     )

@@ -23,11 +23,11 @@ from paml import checkpoint
 from paml.data.prepared import PreparedData, Vocabulary
 from paml.data.schema import Schema
 from paml.errors import FormatError
-from paml.evaluate import Split, evaluate_learner, summarise
+from paml.evaluate import Split, evaluate_ensemble, summarise
 from paml.files import write_text
 from paml.generate import DataShape
-from paml.learner import Learner
-from paml.methods import build_learner
+from paml.learner import Ensemble
+from paml.methods import build_ensemble
 from paml.recipe import Recipe
 from paml.settings import Settings
 
@@ -65,11 +65,11 @@ class RunSettings(Settings):
 
 @dataclass(frozen=True)
 class Run:
-    """A trained learner with its settings."""
+    """A trained ensemble with its settings."""
 
     path: Path
     settings: RunSettings
-    learner: Learner
+    ensemble: Ensemble
 
     @classmethod
     def load(cls, path: str | Path) -> "Run":
@@ -86,9 +86,9 @@ class Run:
                 where=path,
                 remedy="train again",
             )
-        learner = build_learner(settings.method, settings.shape(), settings.recipe, torch.Generator())
-        load_state(learner, tensors, weights)
-        return cls(path, settings, learner)
+        ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, torch.Generator())
+        load_state(ensemble, tensors, weights)
+        return cls(path, settings, ensemble)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -108,7 +108,7 @@ class Run:
 
     def evaluate(self, data: PreparedData | None = None, split: Split = "test") -> pl.DataFrame:
         """One row per user of a split; `paml.summarise` condenses them."""
-        return evaluate_learner(self.learner, self.data() if data is None else self.data(data.path), split)
+        return evaluate_ensemble(self.ensemble, self.data() if data is None else self.data(data.path), split)
 
 
 def evaluate(
@@ -160,10 +160,10 @@ def write_settings(path: Path, settings: RunSettings) -> None:
     write_text(path / "settings.json", settings.model_dump_json(indent=1) + "\n")
 
 
-def load_state(learner: Learner, tensors: dict[str, torch.Tensor], where: Path) -> None:
-    """Fill a learner; missing, surplus or misshapen tensors are a FormatError."""
+def load_state(ensemble: Ensemble, tensors: dict[str, torch.Tensor], where: Path) -> None:
+    """Fill an ensemble; missing, surplus or misshapen tensors are a FormatError."""
     try:
-        learner.load_state_dict(tensors)
+        ensemble.load_state_dict(tensors)
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise FormatError(f"does not fit the run's settings ({first})", where=where, remedy="train again") from None

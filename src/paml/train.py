@@ -26,12 +26,12 @@ from paml.data.batches import Loader, TensorBatch
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
-from paml.evaluate import evaluate_learner, headline
+from paml.evaluate import evaluate_ensemble, headline
 from paml.files import write_text
 from paml.generate import DataShape
-from paml.learner import Learner
+from paml.learner import Ensemble
 from paml.memory import MemoryRate
-from paml.methods import build_learner, find_method, fit_to_data
+from paml.methods import build_ensemble, find_method, fit_to_data
 from paml.progress import SILENT, Progress, Step
 from paml.recipe import Recipe, load_recipe, recipe_label
 from paml.run import Run, RunSettings, load_state, read_settings, write_settings
@@ -143,7 +143,7 @@ class _Position:
 
 
 class _Trainer:
-    """One training: learner, optimiser, and position."""
+    """One training: ensemble, optimiser, and position."""
 
     def __init__(
         self,
@@ -157,15 +157,15 @@ class _Trainer:
         self._recipe: Recipe = settings.recipe
         self._metric = headline(data.schema.target.kind)
         rng = torch.Generator().manual_seed(settings.seed)
-        self._learner: Learner = build_learner(settings.method, settings.shape(), settings.recipe, rng)
-        fit_to_data(self._learner, data)
-        self._learner.to(device)
+        self._ensemble: Ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, rng)
+        fit_to_data(self._ensemble.members, data)
+        self._ensemble.to(device)
         self._objective = find_method(settings.method).objective(settings.recipe)
         kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
         self._optimizer = kinds[settings.recipe.optimizer](
-            _groups(self._learner, settings.recipe.weight_decay), lr=settings.recipe.outer_rate, fused=True
+            _groups(self._ensemble, settings.recipe.weight_decay), lr=settings.recipe.outer_rate, fused=True
         )
-        self._average = Average(self._learner, settings.recipe.average)
+        self._average = Average(self._ensemble, settings.recipe.average)
         self._tasks, self._device = Tasks.of(data, "train"), device
         self._loader = Loader(data, device, schema=settings.fields, end=int(self._tasks.offsets[-1]))
         self._rng = np.random.default_rng([settings.seed, 3])
@@ -191,7 +191,8 @@ class _Trainer:
     def _run_epoch(self, step: Step) -> None:
         position, recipe = self._position, self._recipe
         self._rng.bit_generator.state = position.generator
-        self._learner.rates.begin_epoch(position.epoch)
+        for member in self._ensemble.members:
+            member.rates.begin_epoch(position.epoch)
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.outer_rate * _share_of_rate(recipe.schedule, position.epoch / recipe.epochs)
         batches = self._tasks.episodes(
@@ -217,8 +218,9 @@ class _Trainer:
     def _outer_step(self, batch: TensorBatch) -> float:
         """One step of the outer optimiser; returns the meta-loss."""
         self._optimizer.zero_grad()
-        loss = self._objective(self._learner, batch)
-        value = loss.item()
+        members = self._ensemble.members
+        loss = torch.stack([self._objective(member, batch) for member in members]).sum()
+        value = loss.item() / len(members)
         if not np.isfinite(value):
             users = ", ".join(self._data.users().select("user").collect()["user"].gather(batch.user_B.tolist()).head(5))
             raise TrainingError(
@@ -228,11 +230,12 @@ class _Trainer:
                 remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
             )
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._recipe.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self._learner.parameters(), self._recipe.clip_norm)
+        for member in members if self._recipe.clip_norm else ():
+            torch.nn.utils.clip_grad_norm_(member.parameters(), self._recipe.clip_norm)
         self._optimizer.step()
         self._average.follow()
-        self._learner.rates.finish_step()
+        for member in members:
+            member.rates.finish_step()
         return value
 
     def _end_epoch(self) -> None:
@@ -240,7 +243,7 @@ class _Trainer:
         position = self._position
         metric = self._metric
         with self._average.in_place():
-            rows = evaluate_learner(self._learner, self._data, "validation")
+            rows = evaluate_ensemble(self._ensemble, self._data, "validation")
             value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
             is_best = value is None or position.best_value is None or value < position.best_value
             best = self._copy_of_weights() if is_best else self._best
@@ -274,16 +277,17 @@ class _Trainer:
     def _finish(self) -> None:
         """Write what remains: the best weights, the vocabulary, and how training went."""
         position = self._position
-        self._learner.load_state_dict(self._best)
+        self._ensemble.load_state_dict(self._best)
         summary: dict[str, Any] = {
             "epochs": position.epoch,
             "best_epoch": position.best_epoch + 1,
             "best_validation": position.best_value,
             "seconds": sum(entry["seconds"] for entry in position.history),
         }
-        if isinstance(self._learner.rates, MemoryRate):
-            summary["memory_nodes"] = int(self._learner.rates.memory.count)
-            summary["memory_recall"] = self._recall(self._learner.rates)
+        first = self._ensemble.members[0]
+        if isinstance(first.rates, MemoryRate):
+            summary["memory_nodes"] = int(first.rates.memory.count)
+            summary["memory_recall"] = self._recall(first.rates)
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
         write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
         self._write_metrics()
@@ -304,7 +308,7 @@ class _Trainer:
         if not len(tasks) or not int(rates.memory.count):
             return None
         batch = Loader(self._data, self._device).load(next(tasks.stored(256)))
-        return rates.recall(self._learner.network.embed_users(batch.users))
+        return rates.recall(self._ensemble.members[0].network.embed_users(batch.users))
 
     def _has_stalled(self) -> bool:
         """Whether validation has not improved for `patience` epochs."""
@@ -316,7 +320,7 @@ class _Trainer:
         return "" if best is None else f" · best validation {best:.4f}"
 
     def _copy_of_weights(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self._learner.state_dict().items()}
+        return {name: tensor.detach().clone() for name, tensor in self._ensemble.state_dict().items()}
 
     @property
     def _state_file(self) -> Path:
@@ -324,7 +328,7 @@ class _Trainer:
 
     def _save(self) -> None:
         """Write the whole state to one file."""
-        tensors = {f"now.{name}": tensor for name, tensor in self._learner.state_dict().items()}
+        tensors = {f"now.{name}": tensor for name, tensor in self._ensemble.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self._best.items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self._average.state().items()}
         for number, state in self._optimizer.state_dict()["state"].items():
@@ -341,7 +345,7 @@ class _Trainer:
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = tensor
-        load_state(self._learner, parts["now"], self._state_file)
+        load_state(self._ensemble, parts["now"], self._state_file)
         self._best = parts["best"]
         self._average.restore(parts["average"])
         state: dict[int, dict[str, Tensor]] = {}
@@ -361,10 +365,10 @@ def _share_of_rate(schedule: str, done: float) -> float:
     return 1.0 if schedule == "constant" else max(0.5 * (1 + math.cos(math.pi * done)), LAST_SHARE)
 
 
-def _groups(learner: Learner, decay: float) -> list[dict[str, Any]]:
+def _groups(ensemble: Ensemble, decay: float) -> list[dict[str, Any]]:
     """Parameters that decay, and those that do not: rates, what is no matrix, and the layers' biases."""
-    free = re.compile(r"(rates|inner)\.|network\.decision\.shared")
-    named = list(learner.named_parameters())
+    free = re.compile(r"_members\.\d+\.((rates|inner)\.|network\.decision\.shared)")
+    named = list(ensemble.named_parameters())
     decays = [parameter for name, parameter in named if parameter.ndim > 1 and not free.match(name)]
     others = [parameter for name, parameter in named if parameter.ndim < 2 or free.match(name)]
     return [{"params": decays, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
