@@ -226,11 +226,8 @@ def test_exchanged_or_edited_runs_are_refused(world: paml.PreparedData, tmp_path
 
 
 def test_items_unknown_in_training_share_one_code(world: paml.PreparedData, tmp_path: Path) -> None:
-    codes = (
-        paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
-        .ensemble.members[0]
-        .network.items.known.codes_I.numpy()
-    )
+    run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
+    codes = run.ensemble.members[0].network.items.known.codes_I.numpy()
     end = world.array("offsets")[world.manifest.splits["train"][1]]
     met = np.unique(world.array("item")[:end])
     assert np.array_equal(np.flatnonzero(codes), met)
