@@ -276,7 +276,7 @@ def test_at_paml_adds_similar_users_rates(world: paml.PreparedData) -> None:
 
 
 def test_value_head_starts_at_the_training_mean(world: paml.PreparedData) -> None:
-    recipe = load_recipe("default", "melu", {"embedding_scale": 1e-6})
+    recipe = load_recipe("tuned", "melu", {"embedding_scale": 1e-6})
     learner = build_learner("melu", DataShape.of(world), recipe, torch.Generator().manual_seed(0))
     batch = Loader(world).load(next(Tasks.of(world, "test").stored(4)))
     end = world.array("offsets")[world.manifest.splits["train"][1]]

@@ -42,7 +42,7 @@ def test_a_file_is_a_recipe(file: Path) -> None:
         ("outer_rat = 1", r"own.toml: unknown setting 'outer_rat'; did you mean 'outer_rate'"),
         ("outer_rate = -1", r"own.toml: setting 'outer_rate' is -1; expected greater than 0"),
         ("outer_rate = ", r"own.toml: is not TOML \("),
-        ("[network]\nx = 1", r"own.toml: unknown setting 'network'"),
+        ("[layers]\nx = 1", r"own.toml: unknown setting 'layers'"),
         ("[outer_rate]\nx = 1", r"own.toml: setting 'outer_rate' is {'x': 1}; expected a valid number"),
         ("method = 3", r"own.toml: 'method' is not a table of tables; write \[method.NAME\]"),
         ("[source]\nhidden = [8]", r"own.toml: 'source' is not a table of tables"),

@@ -70,7 +70,7 @@ def test_clicks_train_too(method: str, click_world: paml.PreparedData, tmp_path:
 def test_lands_between_the_noise_floor_and_bias_fold_in(
     method: str, middle_world: paml.PreparedData, tmp_path: Path
 ) -> None:
-    run = paml.train(middle_world, method, recipe="default", out=tmp_path / "run")
+    run = paml.train(middle_world, method, recipe="tuned", out=tmp_path / "run")
     mse = run.evaluate()["mse"].mean()
     test = SplitRows.of(middle_world, "test")
     bias = test.query_error(tuned_bias(middle_world).predict(test)).mean()
@@ -289,7 +289,7 @@ def test_fields_can_be_left_out(world: paml.PreparedData, tmp_path: Path) -> Non
 
 
 def test_recipes() -> None:
-    assert recipe_names() == ["default", "paper"]
+    assert recipe_names() == ["paper", "tuned"]
     assert load_recipe("paper", "reg_paml", {}) == Recipe()
     assert load_recipe("paper", "paml", {}).outer_rate == 5e-6
     assert load_recipe("paper", "paml", {}, "ml-1m").leave_out == ("item.year",)

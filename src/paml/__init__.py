@@ -2,7 +2,7 @@
 
 >>> import paml
 >>> data = paml.prepare("synthetic", out="world", users=500)
->>> run = paml.train(data, method="reg_paml", recipe="default", out="run")
+>>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run")
 >>> paml.evaluate(run)["mse"]
 """
 

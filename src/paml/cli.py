@@ -195,7 +195,7 @@ def train(
         typer.Argument(help="Settings that replace the recipe's, such as epochs=5 gamma=0.01.", metavar="key=value"),
     ] = None,
     method: MethodOption = "reg_paml",
-    recipe: RecipeOption = "default",
+    recipe: RecipeOption = "tuned",
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights and episodes.", min=0, max=2**63 - 1)] = 0,
     out: Annotated[
         Path | None,
@@ -274,7 +274,7 @@ def compare(
     same_split: Annotated[
         bool, typer.Option("--same-split", help="Keep the data set's own split of users in all trials.")
     ] = False,
-    recipe: RecipeOption = "default",
+    recipe: RecipeOption = "tuned",
     group_by: Annotated[
         str | None, typer.Option("--group-by", help="A user field, whose values are compared, too.", metavar="FIELD")
     ] = None,
@@ -312,7 +312,7 @@ def tune(
         list[str] | None, typer.Argument(help="Settings held fixed in all trials.", metavar="key=value")
     ] = None,
     method: MethodOption = "reg_paml",
-    recipe: RecipeOption = "default",
+    recipe: RecipeOption = "tuned",
     budget: Annotated[
         str, typer.Option("--budget", help="Trials (30), a time (90s, 20m, 1h), or both (30,20m).", metavar="BUDGET")
     ] = "30",

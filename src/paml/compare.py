@@ -39,7 +39,7 @@ def compare(
     data: PreparedData | str | Path,
     methods: Sequence[str] | None = None,
     seeds: int = 3,
-    recipe: str | Path = "default",
+    recipe: str | Path = "tuned",
     *,
     out: str | Path,
     baselines: Sequence[str] | None = None,
@@ -113,7 +113,7 @@ def _check(
         if entry.method is None:
             BASELINES[entry.name].require(kind)
         else:
-            load_recipe(recipe, entry.method, {**settings, **(entry.settings or {})}, data.manifest.source.name)
+            load_recipe(recipe, entry.method, {**settings, **(entry.settings or {})}, data.manifest.source.name, kind)
     fields = [field.name for field in data.schema.features("user")]
     if group_by is not None and group_by not in fields:
         remedy = nearest(group_by, fields) if fields else "the data set has no user fields"

@@ -1,7 +1,7 @@
 """Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`, others in files of your own.
 
-A recipe file has settings at the top, and tables `[source.NAME]` and `[method.NAME]` for what differs by data set and
-by method.
+A recipe file has settings at the top, and tables `[target.KIND]`, `[source.NAME]` and `[method.NAME]` for what differs by
+kind of target (rating, click), by data set and by method; later ones have the last word.
 """
 
 import hashlib
@@ -25,6 +25,9 @@ def _parse_list(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_list)]
+
+
+TABLES = ("target", "source", "method")
 
 
 class Recipe(Settings):
@@ -101,11 +104,15 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
 
 
-def load_recipe(recipe: str | Path, method: str, overrides: Mapping[str, Any], source: str = "") -> Recipe:
-    """A recipe, by name or as a .toml file, as it is for a method and a data set's source, some settings replaced."""
+def load_recipe(
+    recipe: str | Path, method: str, overrides: Mapping[str, Any], source: str = "", target: str = "rating"
+) -> Recipe:
+    """A recipe, by name or as a .toml file, as it is for a method and a data set, some settings replaced."""
     values = _read(recipe)
-    by_source, by_method = values.pop("source", {}), values.pop("method", {})
-    return build(Recipe, {**values, **by_source.get(source, {}), **by_method.get(method, {}), **overrides})
+    tables = {kind: values.pop(kind, {}) for kind in TABLES}
+    for kind, name in zip(TABLES, (target, source, method), strict=True):
+        values |= tables[kind].get(name, {})
+    return build(Recipe, {**values, **overrides})
 
 
 def recipe_digest(recipe: str | Path) -> str:
@@ -126,9 +133,9 @@ def _read(recipe: str | Path) -> dict[str, Any]:
         return tomllib.loads(files("paml").joinpath("recipes", f"{recipe}.toml").read_text(encoding="utf-8"))
     path = Path(recipe)
     values = read_toml(path)
-    common = {name: value for name, value in values.items() if name not in ("source", "method")}
+    common = {name: value for name, value in values.items() if name not in TABLES}
     parts = [common]
-    for kind in ("source", "method"):
+    for kind in TABLES:
         tables = values.get(kind, {})
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             raise SettingsError(f"'{kind}' is not a table of tables", where=path, remedy=f"write [{kind}.NAME]")

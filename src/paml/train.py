@@ -45,7 +45,7 @@ OnEpoch = Callable[[int, float | None], None]
 def train(
     data: PreparedData | str | Path,
     method: str = "reg_paml",
-    recipe: str | Path = "default",
+    recipe: str | Path = "tuned",
     *,
     seed: int = 0,
     out: str | Path | None = None,
@@ -62,11 +62,13 @@ def train(
     Settings, by name or as a mapping, replace those of the recipe, which is a name or a .toml file. After every epoch
     `on_epoch` gets its number, from 1, and its validation metric; what it raises ends the training, resumable.
 
-    >>> run = paml.train(data, method="reg_paml", recipe="default", seed=1, epochs=5)
+    >>> run = paml.train(data, method="reg_paml", recipe="tuned", seed=1, epochs=5)
     """
     data = data if isinstance(data, PreparedData) else PreparedData.open(data)
     find_method(method)
-    values = load_recipe(recipe, method, {**(settings or {}), **more}, data.manifest.source.name)
+    values = load_recipe(
+        recipe, method, {**(settings or {}), **more}, data.manifest.source.name, data.schema.target.kind
+    )
     shape = DataShape.of(data, values.leave_out)
     usual = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / usual

@@ -72,7 +72,7 @@ class _OutOfTimeError(Exception):
 def tune(
     data: PreparedData | str | Path,
     method: str = "reg_paml",
-    recipe: str | Path = "default",
+    recipe: str | Path = "tuned",
     *,
     budget: str | int = 30,
     seed: int = 0,
@@ -95,7 +95,7 @@ def tune(
     find_method(method)
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
-    start = load_recipe(recipe, method, held, data.manifest.source.name)
+    start = load_recipe(recipe, method, held, data.manifest.source.name, data.schema.target.kind)
     searched = space_for(method, held, space)
     first, end = data.manifest.splits["validation"]
     if first == end:

@@ -96,7 +96,7 @@ def write_comparison(
             "items": 80,
             "interactions": 400 * users,
         },
-        "recipe": "default",
+        "recipe": "tuned",
         "settings": {},
         "seeds": list(seeds),
         "same_split": True,

@@ -284,7 +284,9 @@ def _usual_gamma(plan: dict[str, Any]) -> float | None:
     """What REG-PAML has without a variant: the recipe's."""
     if plan["recipe"] not in recipe_names():
         return _number(plan["settings"].get("gamma"))
-    return load_recipe(plan["recipe"], "reg_paml", plan["settings"], plan["data"]["source"]).gamma
+    return load_recipe(
+        plan["recipe"], "reg_paml", plan["settings"], plan["data"]["source"], plan["data"]["target"]
+    ).gamma
 
 
 def _log_axis(axes: Axes, values: list[float]) -> None:
