@@ -1,7 +1,7 @@
 """Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`, others in files of your own.
 
-A recipe file has settings at the top, and tables `[target.KIND]`, `[source.NAME]` and `[method.NAME]` for what differs by
-kind of target (rating, click), by data set and by method; later ones have the last word.
+A recipe file has settings at the top, and tables `[target.KIND]`, `[source.NAME]` and `[method.NAME]` for what differs
+by kind of target (rating, click), by data set and by method; later ones have the last word.
 """
 
 import hashlib
