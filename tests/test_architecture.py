@@ -32,7 +32,7 @@ FLOORS = [
     ["methods"],
     ["search_space"],
     ["study"],
-    ["checkpoint", "evaluate", "allocator", "average", "inference"],
+    ["checkpoint", "evaluate", "allocator", "average", "optimise", "inference"],
     ["statistics"],
     ["gaps"],
     ["run"],

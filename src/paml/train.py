@@ -1,19 +1,17 @@
 """The outer loop, the only one: batches of users, Adam, validation each epoch, the best epoch kept, resumable.
 
 A training that is killed at any moment and resumed ends with bit-identical weights: the state holds parameters, the
-optimiser, AT-PAML's memory and the generator as it was at the epoch's start, from which batches are drawn again.
+optimiser, AT-PAML's memory and the generators as they were at the epoch's start, from which batches are drawn again.
 """
 
 import json
-import math
-import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,13 +30,13 @@ from paml.generate import DataShape
 from paml.learner import Ensemble
 from paml.memory import MemoryRate
 from paml.methods import build_ensemble, find_method, fit_to_data
+from paml.optimise import make_optimizer, set_rate
 from paml.progress import SILENT, Progress, Step
 from paml.recipe import Recipe, load_recipe, recipe_label
 from paml.run import Run, RunSettings, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
 CHECKPOINT_BATCHES = 1000  # and after every epoch
-LAST_SHARE = 0.05  # of the outer rate, where it falls
 OnEpoch = Callable[[int, float | None], None]
 
 
@@ -134,8 +132,8 @@ class _Position:
 
     epoch: int = 0
     batch: int = 0
-    generator: dict[str, Any] = field(default_factory=dict)
-    """State of the generator at the start of the epoch."""
+    generators: list[dict[str, Any]] = field(default_factory=list)
+    """States of the members' generators at the start of the epoch."""
     loss_sum: float = 0.0
     users_done: int = 0
     seconds: float = 0.0
@@ -163,15 +161,14 @@ class _Trainer:
         fit_to_data(self._ensemble.members, data)
         self._ensemble.to(device)
         self._objective = find_method(settings.method).objective(settings.recipe)
-        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-        self._optimizer = kinds[settings.recipe.optimizer](
-            _groups(self._ensemble, settings.recipe.weight_decay), lr=settings.recipe.outer_rate, fused=True
-        )
+        self._optimizer = make_optimizer(self._ensemble, settings.recipe)
         self._average = Average(self._ensemble, settings.recipe.average)
         self._tasks, self._device = Tasks.of(data, "train"), device
         self._loader = Loader(data, device, schema=settings.fields, end=int(self._tasks.offsets[-1]))
-        self._rng = np.random.default_rng([settings.seed, 3])
-        self._position = _Position(generator=_generator_state(self._rng))
+        # members see other episodes, else they would err alike: the same data in the same order leads to the same place
+        others = range(1, settings.recipe.members)
+        self._rngs = [np.random.default_rng([settings.seed, 3, *more]) for more in ((), *((k,) for k in others))]
+        self._position = _Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
         self._writer = _summary_writer(tensorboard)
         every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
@@ -192,24 +189,26 @@ class _Trainer:
 
     def _run_epoch(self, step: Step) -> None:
         position, recipe = self._position, self._recipe
-        self._rng.bit_generator.state = position.generator
+        for rng, state in zip(self._rngs, position.generators, strict=True):
+            rng.bit_generator.state = state
         for member in self._ensemble.members:
             member.rates.begin_epoch(position.epoch)
-        for group in self._optimizer.param_groups:
-            group["lr"] = recipe.outer_rate * _share_of_rate(recipe.schedule, position.epoch / recipe.epochs)
-        batches = self._tasks.episodes(
-            recipe.batch_size, self._rng, support_share=recipe.support_share, random_support=recipe.random_support
-        )
+        set_rate(self._optimizer, recipe, position.epoch)
+        share, random = recipe.support_share, recipe.random_support
+        episodes = [
+            self._tasks.episodes(recipe.batch_size, rng, support_share=share, random_support=random)
+            for rng in self._rngs
+        ]
         started, users_before = time.perf_counter(), position.users_done
-        for number, task_batch in enumerate(batches):
+        for number, task_batches in enumerate(zip(*episodes, strict=True)):
             if number < position.batch:
                 continue  # done before the training was interrupted
-            batch = self._loader.load(task_batch)
-            position.loss_sum += self._outer_step(batch) * len(batch.user_B)
-            position.users_done += len(batch.user_B)
+            position.loss_sum += self._outer_step([self._loader.load(batch) for batch in task_batches])
+            users = len(task_batches[0].user_B)
+            position.users_done += users
             position.batch = number + 1
             speed = (position.users_done - users_before) / (time.perf_counter() - started)
-            step.advance(len(batch.user_B), f"epoch {position.epoch + 1} · {speed:,.0f} users/s{self._best_note()}")
+            step.advance(users, f"epoch {position.epoch + 1} · {speed:,.0f} users/s{self._best_note()}")
             if position.batch % self._checkpoint_batches == 0:
                 position.seconds += time.perf_counter() - started
                 started, users_before = time.perf_counter(), position.users_done
@@ -217,20 +216,14 @@ class _Trainer:
         position.seconds += time.perf_counter() - started
         self._end_epoch()
 
-    def _outer_step(self, batch: TensorBatch) -> float:
-        """One step of the outer optimiser; returns the meta-loss."""
+    def _outer_step(self, batches: list[TensorBatch]) -> float:
+        """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
         self._optimizer.zero_grad()
         members = self._ensemble.members
-        loss = torch.stack([self._objective(member, batch) for member in members]).sum()
-        value = loss.item() / len(members)
-        if not np.isfinite(value):
-            users = ", ".join(self._data.users().select("user").collect()["user"].gather(batch.user_B.tolist()).head(5))
-            raise TrainingError(
-                f"the loss is {value} in epoch {self._position.epoch + 1}, batch {self._position.batch + 1}"
-                f" (users {users}, ...)",
-                where=self._folder,
-                remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
-            )
+        losses = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
+        loss = torch.stack(losses).sum()
+        if not np.isfinite(loss.item()):
+            self._say_diverged(loss.item(), batches)
         loss.backward()  # type: ignore[no-untyped-call]
         for member in members if self._recipe.clip_norm else ():
             torch.nn.utils.clip_grad_norm_(member.parameters(), self._recipe.clip_norm)
@@ -238,7 +231,17 @@ class _Trainer:
         self._average.follow()
         for member in members:
             member.rates.finish_step()
-        return value
+        return sum(loss.item() * len(batch.user_B) for loss, batch in zip(losses, batches, strict=True)) / len(members)
+
+    def _say_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
+        user_B = np.concatenate([batch.user_B for batch in batches]).tolist()
+        users = ", ".join(self._data.users().select("user").collect()["user"].gather(user_B).head(5))
+        raise TrainingError(
+            f"the loss is {value} in epoch {self._position.epoch + 1}, batch {self._position.batch + 1}"
+            f" (users {users}, ...)",
+            where=self._folder,
+            remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
+        )
 
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, log, and save."""
@@ -272,7 +275,7 @@ class _Trainer:
                     self._writer.add_scalar(name, number, position.epoch + 1)
         position.epoch, position.batch, position.users_done = position.epoch + 1, 0, 0
         position.loss_sum = position.seconds = 0.0
-        position.generator = _generator_state(self._rng)
+        position.generators = _states(self._rngs)
         self._save()
         self._write_metrics()
 
@@ -362,22 +365,8 @@ class _Trainer:
             raise FormatError("is of another version", where=self._state_file, remedy="train again") from None
 
 
-def _share_of_rate(schedule: str, done: float) -> float:
-    """The outer rate as a share of its start, when this share of the epochs is done."""
-    return 1.0 if schedule == "constant" else max(0.5 * (1 + math.cos(math.pi * done)), LAST_SHARE)
-
-
-def _groups(ensemble: Ensemble, decay: float) -> list[dict[str, Any]]:
-    """Parameters that decay, and those that do not: rates, what is no matrix, and the layers' biases."""
-    free = re.compile(r"_members\.\d+\.((rates|inner)\.|network\.decision\.shared)")
-    named = list(ensemble.named_parameters())
-    decays = [parameter for name, parameter in named if parameter.ndim > 1 and not free.match(name)]
-    others = [parameter for name, parameter in named if parameter.ndim < 2 or free.match(name)]
-    return [{"params": decays, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-
-
-def _generator_state(rng: np.random.Generator) -> dict[str, Any]:
-    return dict(rng.bit_generator.state)
+def _states(rngs: Iterable[np.random.Generator]) -> list[dict[str, Any]]:
+    return [dict(rng.bit_generator.state) for rng in rngs]
 
 
 def _summary_writer(folder: str | Path | None) -> Any:
