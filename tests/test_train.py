@@ -23,7 +23,7 @@ from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.methods import METHODS
 from paml.recipe import Recipe, load_recipe, recipe_names
 
-QUICK = {"epochs": 2, "hidden": (16, 8), "embedding_size": 8, "item_embedding": 8, "memory_size": 150}
+QUICK = {"epochs": 2, "members": 2, "hidden": (16, 8), "embedding_size": 8, "item_embedding": 8, "memory_size": 150}
 
 
 @pytest.fixture(scope="session")
@@ -243,7 +243,8 @@ def test_data_without_profiles_or_contents(method: str, missing: str, tables: Pa
     schema.write_text(head + rest)
     data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
     for name, size in (("a", 0), ("b", 4)):
-        run = paml.train(data, method, out=tmp_path / name, settings={**QUICK, "item_embedding": size, "epochs": 1})
+        form = {"item_embedding": size, **({} if size else {"network": "fields", "start_profile": 0, "start_items": 0})}
+        run = paml.train(data, method, out=tmp_path / name, settings={**QUICK, **form, "epochs": 1})
         assert run.evaluate()["mse"].is_finite().all()
 
 

@@ -19,7 +19,8 @@ def make_optimizer(ensemble: Ensemble, recipe: Recipe) -> torch.optim.Optimizer:
     decays = [parameter for name, parameter in named if parameter.ndim > 1 and not _FREE.match(name)]
     others = [parameter for name, parameter in named if parameter.ndim < 2 or _FREE.match(name)]
     groups = [{"params": decays, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return KINDS[recipe.optimizer](groups, lr=recipe.outer_rate, fused=True)
+    optimizer: torch.optim.Optimizer = KINDS[recipe.optimizer](groups, lr=recipe.outer_rate, fused=True)
+    return optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> None:
