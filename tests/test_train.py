@@ -70,7 +70,7 @@ def test_clicks_train_too(method: str, click_world: paml.PreparedData, tmp_path:
 def test_lands_between_the_noise_floor_and_bias_fold_in(
     method: str, middle_world: paml.PreparedData, tmp_path: Path
 ) -> None:
-    run = paml.train(middle_world, method, recipe="tuned", out=tmp_path / "run")
+    run = paml.train(middle_world, method, recipe="tuned", out=tmp_path / "run", members=1, epochs=8)
     mse = run.evaluate()["mse"].mean()
     test = SplitRows.of(middle_world, "test")
     bias = test.query_error(tuned_bias(middle_world).predict(test)).mean()

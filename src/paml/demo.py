@@ -14,7 +14,7 @@ from paml.errors import FormatError
 from paml.progress import SILENT, Progress
 
 SEEDS = 2
-EPOCHS = 12  # enough to see what happens, in less than three minutes on two cores
+SHORT = {"epochs": 10, "members": 2}  # enough to see what happens, in less than three minutes on two cores
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,6 @@ def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
         remedy = "choose another --out, or remove it"
         raise FormatError("holds another data set than the demonstration's", where=folder, remedy=remedy)
     folder = out / "comparison"
-    results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings={"epochs": EPOCHS})
+    results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
     left_out = [name for name, baseline in baselines_for("rating").items() if not baseline.is_installed()]
     return DemoResult(data, folder, results, left_out)
