@@ -12,7 +12,7 @@ METHODS = {
     "paml": "PAML",
     "at_paml": "AT-PAML",
     "reg_paml": "REG-PAML",
-    "ridge": "ridge, in closed form",
+    "ridge": "closed-form ridge",
 }
 _DIGITS = {"nel": 4, "auc": 4}  # as many as the paper gives
 
