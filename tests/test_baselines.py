@@ -21,8 +21,9 @@ from paml.baselines import (
     reweighted,
 )
 from paml.baselines.factorisation import factorise
-from paml.baselines.rows import on_scale
+from paml.baselines.rows import to_target
 from paml.baselines.statistics import ITEM_SHRINKAGE, USER_SHRINKAGE, VALUE_SHRINKAGE, Statistics, Values, episode
+from paml.data.schema import Target
 from paml.errors import SettingsError
 from paml.metrics import per_user_mean, squared_error
 
@@ -225,7 +226,7 @@ def test_known_support_rows_by_hand() -> None:
 
 def test_pressing_onto_the_scale_keeps_the_order() -> None:
     raw = np.linspace(0.0, 6.0, 601)
-    pressed = on_scale(raw, 1.0, 5.0)
+    pressed = to_target(raw, Target(kind="rating", low=1, high=5))
     assert pressed.min() >= 1.0
     assert pressed.max() <= 5.0
     assert (np.diff(pressed) > 0).all()

@@ -71,7 +71,7 @@ class ValueHead:
     def predict(self, out_BRK: Tensor) -> Tensor:
         """The output itself, or pressed onto the scale."""
         out_BR = out_BRK.squeeze(-1)
-        return out_BR if self.scale is None else _on_scale(out_BR, *self.scale)
+        return out_BR if self.scale is None else on_scale(out_BR, *self.scale)
 
     def start(self, mean: float) -> Tensor:
         """The mean."""
@@ -144,7 +144,7 @@ class ClickHead:
         return torch.tensor([w0 * (1 - rate), w1 * rate]).log()
 
 
-def _on_scale(out: Tensor, low: float, high: float) -> Tensor:
+def on_scale(out: Tensor, low: float, high: float) -> Tensor:
     """Outputs between low and high without losing their order, which clipping would (nDCG looks at it).
 
     Beyond a hundredth of the scale from an end, the way to that end is covered exponentially slower and slower.
@@ -152,7 +152,8 @@ def _on_scale(out: Tensor, low: float, high: float) -> Tensor:
     edge = EDGE * (high - low)
     over, under = (out - (high - edge)).clamp(min=0), (low + edge - out).clamp(min=0)
     inside = out.clamp(low + edge, high - edge)
-    return inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)
+    pressed = inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)
+    return pressed.clamp(low, high)  # against the last bit of rounding
 
 
 def click_weight(y: Tensor) -> Tensor:
@@ -161,10 +162,10 @@ def click_weight(y: Tensor) -> Tensor:
     return w0 + (w1 - w0) * y
 
 
-def head_for(name: str, target: Target, *, on_scale: bool = False) -> Head:
+def head_for(name: str, target: Target, *, pressed: bool = False) -> Head:
     """The head called `name`; `auto` is `value` for ratings and `click` for clicks.
 
-    With `on_scale`, values are pressed between the lowest and the highest rating.
+    With `pressed`, values are pressed between the lowest and the highest rating.
     """
     if name == "auto":
         name = "click" if target.kind == "click" else "value"
@@ -172,7 +173,7 @@ def head_for(name: str, target: Target, *, on_scale: bool = False) -> Head:
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
     heads: dict[str, Head] = {
-        "value": ValueHead((target.low, target.high) if on_scale else None),
+        "value": ValueHead((target.low, target.high) if pressed else None),
         "classes": ClassesHead(tuple(target.levels)),
         "click": ClickHead(),
     }

@@ -84,7 +84,7 @@ def find_method(name: str) -> Method:
 
 def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Learner:
     """An untrained learner, generated from the schema and the vocabulary sizes."""
-    head = head_for(recipe.head, shape.schema.target, on_scale=recipe.on_scale)
+    head = head_for(recipe.head, shape.schema.target, pressed=recipe.on_scale)
     network = build_network(shape, recipe, head.outputs, rng)
     if recipe.start_at_mean:
         with torch.no_grad():

@@ -10,15 +10,16 @@ from time import perf_counter
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
+import torch
 
 from paml.data.prepared import PreparedData
 from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.data.tasks import Tasks
+from paml.heads import on_scale
 from paml.metrics import squared_error, weighted_entropy
 
 Split = Literal["train", "validation", "test"]
 Setting = float | int | str
-EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are pressed
 
 
 @dataclass(frozen=True)
@@ -103,19 +104,6 @@ class Predictor(Protocol):
 PredictorT = TypeVar("PredictorT", bound=Predictor)
 
 
-def on_scale(prediction_N: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Predictions brought between low and high without losing their order, which clipping would (nDCG looks at it).
-
-    Beyond a hundredth of the scale from an end, the way to that end is covered exponentially slower and slower.
-    """
-    edge = EDGE * (high - low)
-    over_N = np.maximum(prediction_N - (high - edge), 0)
-    under_N = np.maximum((low + edge) - prediction_N, 0)
-    inside_N = np.clip(prediction_N, low + edge, high - edge)
-    pressed_N: np.ndarray = inside_N - edge * np.expm1(-over_N / edge) + edge * np.expm1(-under_N / edge)
-    return np.asarray(np.clip(pressed_N, low, high))  # against the last bit of rounding
-
-
 def reweighted(p_N: np.ndarray, weights: tuple[float, float] = CLICK_WEIGHTS) -> np.ndarray:
     """The prediction that minimises the weighted entropy where a click has probability p.
 
@@ -131,7 +119,8 @@ def to_target(raw_N: np.ndarray, target: Target) -> np.ndarray:
     """Raw ratings or probabilities in the form that the metrics ask for: on the scale, or reweighted."""
     if target.kind == "click":
         return reweighted(np.clip(np.asarray(raw_N, dtype=np.float64), 1e-6, 1 - 1e-6))
-    return on_scale(np.asarray(raw_N, dtype=np.float64), target.low, target.high)
+    raw = torch.from_numpy(np.asarray(raw_N, dtype=np.float64))
+    return on_scale(raw, target.low, target.high).numpy()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""Ensembles, averaged weights, item factors and starts: identities."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import paml
+from paml.average import SOON, Average
+from paml.data.batches import Loader, TensorBatch
+from paml.data.features import Features
+from paml.data.schema import Field, Kind
+from paml.data.tasks import Tasks
+from paml.fields import FieldEmbedder
+from paml.generate import DataShape
+from paml.learner import Ensemble
+from paml.methods import build_ensemble, build_learner, fit_to_data
+from paml.recipe import load_recipe
+
+
+def ensemble_of(data: paml.PreparedData, method: str = "ridge", **settings: object) -> Ensemble:
+    recipe = load_recipe("tuned", method, settings)
+    ensemble = build_ensemble(method, DataShape.of(data), recipe, torch.Generator().manual_seed(0))
+    fit_to_data(ensemble.members, data)
+    return ensemble
+
+
+def test_batch(data: paml.PreparedData) -> TensorBatch:
+    return Loader(data).load(next(Tasks.of(data, "test").stored(16)))
+
+
+test_batch.__test__ = False  # type: ignore[attr-defined]
+
+
+def test_an_ensemble_predicts_the_mean_of_its_members(world: paml.PreparedData) -> None:
+    ensemble, batch = ensemble_of(world, members=3), test_batch(world)
+    alone = [Ensemble([member]).predict(batch) for member in ensemble.members]
+    prediction, rate = ensemble.predict(batch)
+    assert torch.allclose(prediction, torch.stack([found[0] for found in alone]).mean(dim=0))
+    assert torch.allclose(rate, torch.stack([found[1] for found in alone]).mean(dim=0))
+    assert not torch.equal(alone[0][0], alone[1][0])
+
+
+def test_the_average_follows_and_can_be_put_in_place() -> None:
+    module = torch.nn.Linear(1, 1, bias=False)
+    average = Average(module, 0.9)
+    expected = now = float(module.weight.detach())
+    for step in range(20):
+        with torch.no_grad():
+            module.weight += 1
+        now += 1
+        average.follow()
+        decay = min(0.9, (1 + step) / (SOON + step))
+        expected = decay * expected + (1 - decay) * now
+    with average.in_place():
+        assert float(module.weight.detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(module.weight.detach()) == pytest.approx(now, rel=1e-5)
+    other = Average(module, 0.9)
+    other.restore(average.state())
+    with other.in_place():
+        assert float(module.weight.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_no_average_leaves_the_weights_alone() -> None:
+    module = torch.nn.Linear(2, 2)
+    average = Average(module, 0.0)
+    before = module.weight.detach().clone()
+    average.follow()
+    with average.in_place():
+        assert torch.equal(module.weight, before)
+    assert average.state() == {}
+
+
+@pytest.mark.parametrize(("bags", "power"), [("mean", 1.0), ("root", 0.5)])
+def test_bags_are_divided_by_their_length_or_its_root(bags: str, power: float) -> None:
+    field = Field(name="genre", kind=Kind.MULTI)
+    embedder = FieldEmbedder([field], {"genre": 6}, 3, 1.0, torch.Generator().manual_seed(0), bags=bags)  # type: ignore[arg-type]
+    lists = [[1, 2, 3, 4], [], [5]]
+    codes = torch.tensor([code for some in lists for code in some])
+    starts = torch.tensor([0, 4, 4])
+    found = embedder(Features(3, {}, {"genre": (codes, starts)}, {}))
+    table = embedder.tables["field_genre"]
+    for row, some in zip(found, lists, strict=True):
+        expected = table[some].sum(dim=0) / max(len(some), 1) ** power
+        assert torch.allclose(row, expected, atol=1e-6)
+
+
+def test_an_item_unknown_in_training_is_what_its_fields_say(world: paml.PreparedData) -> None:
+    network = ensemble_of(world, field_scale=0.1).members[0].network
+    batch = test_batch(world)
+    network.items.known.codes_I[batch.item_N[0]] = 0
+    vectors = network.items(batch.items, batch.item_N).vectors_ND
+    content = network.items.fields(batch.items)[:, : vectors.shape[1]]
+    assert torch.equal(vectors[0], content[0])
+    assert not torch.equal(vectors[1], content[1])
+
+
+def test_the_choice_of_items_matters_before_any_rating_is_read(world: paml.PreparedData) -> None:
+    """Without inner steps ratings cannot matter; which items were rated can, and only with `start_items`."""
+    loader, tasks = Loader(world), Tasks.of(world, "test")
+    batches = [loader.load(next(tasks.stored(16, shots))) for shots in (0, 3)]
+    for size, matters in ((4, True), (0, False)):
+        ensemble = ensemble_of(world, "melu", inner_steps=0, start_items=size, members=1)
+        without, given = (ensemble.predict(batch)[0] for batch in batches)
+        assert torch.allclose(without, given, atol=1e-6) is not matters
+
+
+def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.PreparedData) -> None:
+    head = build_learner(
+        "ridge", DataShape.of(world), load_recipe("tuned", "ridge", {}), torch.Generator().manual_seed(0)
+    ).head
+    low, high = world.schema.target.low, world.schema.target.high
+    raw = torch.linspace(low - 0.2, high + 0.2, 200)
+    pressed = head.predict(raw.view(1, -1, 1)).squeeze(0)
+    assert (torch.diff(pressed) > 0).all()
+    assert pressed.min() >= low
+    assert pressed.max() <= high
+    inside = (raw > low + 0.1) & (raw < high - 0.1)
+    assert torch.equal(pressed[inside], raw[inside])
+
+
+def test_wrong_networks_are_refused(world: paml.PreparedData) -> None:
+    with pytest.raises(paml.SettingsError, match="needs the size of item vectors; set item_embedding"):
+        ensemble_of(world, item_embedding=0)
+    with pytest.raises(paml.SettingsError, match="a start needs item vectors; set network=factors"):
+        ensemble_of(world, network="fields")
+    with pytest.raises(paml.SettingsError, match="head 'classes' has no closed form; use head=value"):
+        ensemble_of(world, head="classes")
+
+
+def test_members_have_episodes_of_their_own(
+    world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same start for all, only the episodes can make members differ."""
+
+    def all_alike(*arguments: object) -> Ensemble:
+        ensemble = build_ensemble(*arguments)  # type: ignore[arg-type]
+        for member in ensemble.members[1:]:
+            member.load_state_dict(ensemble.members[0].state_dict())
+        return ensemble
+
+    monkeypatch.setattr(sys.modules["paml.train"], "build_ensemble", all_alike)
+    run = paml.train(world, "ridge", out=tmp_path / "run", settings={"members": 2, "epochs": 1})
+    first, second = (torch.cat([p.flatten() for p in member.parameters()]) for member in run.ensemble.members)
+    assert not torch.allclose(first, second)
