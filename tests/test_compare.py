@@ -23,7 +23,7 @@ from paml.errors import PamlError, SettingsError, TrainingError
 from paml.evaluate import evaluate_ensemble, predict_rows
 from paml.leakage import Withheld, require_untouched
 
-QUICK = {"epochs": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
+QUICK = {"epochs": 1, "members": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
 SIMPLE = ("training_mean", "bias")
 
 
@@ -273,7 +273,7 @@ def test_later_calls_add_to_a_comparison(world: paml.PreparedData, tmp_path: Pat
         settings={
             "epochs": "1",
             "hidden": "8",
-            **{name: str(QUICK[name]) for name in ("embedding_size", "item_embedding")},
+            **{name: str(QUICK[name]) for name in ("members", "embedding_size", "item_embedding")},
         },
     )
     assert again["plan"]["methods"] == ["melu", "paml", "reg_paml"]  # settings are the same however they were given

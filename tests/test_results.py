@@ -294,7 +294,7 @@ def test_the_paper_beside_ours(make: Make) -> None:
     constant = found["table"]["mse"]["training_mean"]["all"]["mean"]
     said = " ".join(found["paper"]["differences"])
     assert f"has an MSE of {constant:.3f}: 4 of the paper's 5 methods are worse" in said
-    assert "recipe 'default'" in said
+    assert "recipe 'tuned'" in said
     assert make(source="synthetic", group_by=None)["paper"] is None
 
 

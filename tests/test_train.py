@@ -23,7 +23,7 @@ from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.methods import METHODS
 from paml.recipe import Recipe, load_recipe, recipe_names
 
-QUICK = {"epochs": 2, "members": 2, "hidden": (16, 8), "embedding_size": 8, "item_embedding": 8, "memory_size": 150}
+QUICK = {"epochs": 2, "members": 1, "hidden": (16, 8), "embedding_size": 8, "item_embedding": 8, "memory_size": 150}
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from paml.settings import build
 from paml.study import STARTUP_TRIALS, Trial, propose
 from paml.tune import Budget
 
-QUICK = {"epochs": 2, "hidden": (8,), "embedding_size": 4, "patience": 0}
+QUICK = {"epochs": 2, "members": 1, "hidden": (8,), "embedding_size": 4, "patience": 0}
 
 
 @pytest.fixture(scope="module")
