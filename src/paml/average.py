@@ -1,6 +1,7 @@
 """An average of the weights over the outer steps: what is validated and kept, where it is asked for.
 
-A large outer rate finds good regions quickly but jumps about in them; the average lies in their middle.
+A large outer rate finds good regions quickly but jumps about in them; the average lies in their middle. Torch's own
+`AveragedModel` is a copy of the module, in which AT-PAML's memory and its index would fall behind.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 SOON = 10  # steps in which the average forgets its start
 
@@ -21,13 +23,13 @@ class Average:
         self._decay, self._step = decay, 0
         self._average = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
-    @torch.no_grad()
     def follow(self) -> None:
         """Move the average towards the weights, which have just taken a step."""
         if not self._parameters:
             return
-        weight = 1 - min(self._decay, (1 + self._step) / (SOON + self._step))
-        torch._foreach_lerp_(list(self._average.values()), list(self._parameters.values()), weight)
+        decay = min(self._decay, (1 + self._step) / (SOON + self._step))
+        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        move(list(self._average.values()), list(self._parameters.values()), self._step)
         self._step += 1
 
     @contextmanager

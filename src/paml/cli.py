@@ -258,7 +258,8 @@ def compare(
         Path, typer.Option("--out", help="Folder of the comparison; an unfinished one is continued.", metavar="OUT")
     ] = Path("paml-comparison"),
     methods: Annotated[
-        str | None, typer.Option("--methods", help="Methods, separated by commas; all (the paper's six) if not given.")
+        str | None,
+        typer.Option("--methods", help="Methods, separated by commas; all if not given (recipe paper: its six)."),
     ] = None,
     baselines: Annotated[
         str, typer.Option("--baselines", help="Baselines, separated by commas; all, or none.")

@@ -52,8 +52,7 @@ def compare(
     """Fit every method, variant and baseline with every seed, and return what `out/results.json` holds.
 
     Without `methods`, all are taken (of the recipe `paper`, the paper's six); without `baselines`, all whose packages
-    are installed. A training that diverges is left out with the
-    reason, and the others go on.
+    are installed. A training that diverges is left out with the reason, and the others go on.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     """
@@ -62,9 +61,8 @@ def compare(
     known = baselines_for(kind)
     chosen = [name for name in known if known[name].is_installed()] if baselines is None else list(baselines)
     entries = [Entry(find_baseline(name).name) for name in chosen]
-    entries += [
-        Entry(name, name) for name in (methods_of(str(recipe)) if methods is None else methods) if find_method(name)
-    ]
+    wanted = methods_of(str(recipe)) if methods is None else methods
+    entries += [Entry(name, name) for name in wanted if find_method(name)]
     entries += [Entry.variant(text) for text in variants]
     _check(data, entries, kind, recipe, group_by, settings or {})
     if seeds < 1:
@@ -184,7 +182,7 @@ def _open_folder(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             ("settings", "other settings"),
             ("same_split", "other splits"),
         ):
-            if found.get(name, plan[name]) != plan[name]:  # plans of earlier versions lack the digest
+            if found.get(name) != plan[name]:
                 raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another --out")
         for name in ("baselines", "methods", "seeds"):
             plan[name] = [*found[name], *(value for value in plan[name] if value not in found[name])]

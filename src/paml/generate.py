@@ -44,9 +44,6 @@ def met_in_training(data: PreparedData, rows_at_once: int = 1 << 20) -> np.ndarr
     return met_I
 
 
-_ROW_SIDES: tuple[Side, Side] = ("item", "context")
-
-
 def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Generator) -> Network:
     """An untrained network."""
 
@@ -55,24 +52,23 @@ def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Gen
         fields, scale = shape.schema.features(side), recipe.field_scale if summed else recipe.embedding_scale
         return FieldEmbedder(fields, sizes, width, scale, rng, summed=summed, bags=recipe.bags)
 
-    user = embedder("user", recipe.embedding_size)
-    if recipe.network == "fields" and (recipe.start_profile or recipe.start_items):
+    factors = recipe.network == "factors"
+    if not factors and (recipe.start_profile or recipe.start_items):
         raise SettingsError("a start needs item vectors", remedy="set network=factors")
-    if recipe.network == "factors" and not recipe.item_embedding:
+    if factors and not recipe.item_embedding:
         raise SettingsError("network=factors needs the size of item vectors", remedy="set item_embedding, say to 16")
-    rows, scale = shape.known_items + 1, recipe.embedding_scale
+    width, size, scale = recipe.item_embedding, recipe.embedding_size, recipe.embedding_scale
+    user = embedder("user", size)
+    fields = embedder("item", width + outputs + recipe.start_items if factors else size, summed=factors)
+    context = embedder("context", size)
     items: ItemFields | ItemFactors
-    if recipe.network == "factors":
-        width = recipe.item_embedding
-        fields = embedder("item", width + outputs + recipe.start_items, summed=True)
-        context = embedder("context", recipe.embedding_size)
-        items = ItemFactors(fields, KnownItems(shape.items), rows, outputs, width=width, scale=scale, rng=rng)
-        profile = embedder("user", (width + 1) * outputs, summed=True) if recipe.start_profile else None
-        start = Start(profile, recipe.start_items, width, outputs, rng)
+    if factors:
+        known = KnownItems(shape.items, shape.known_items)
+        items = ItemFactors(fields, known, known.vectors(fields.width, scale, rng), width, outputs)
     else:
-        fields, context = (embedder(side, recipe.embedding_size) for side in _ROW_SIDES)
-        known = KnownItems(shape.items if recipe.item_embedding or recipe.item_bias else 0)
-        size, bias = recipe.item_embedding, recipe.item_bias
-        items = ItemFields(fields, known, rows, outputs, embedding=size, bias=bias, scale=scale, rng=rng)
-        start = Start(None, 0, items.width, outputs, rng)
+        known = KnownItems(shape.items if width or recipe.item_bias else 0, shape.known_items)
+        bias = torch.zeros(shape.known_items + 1, outputs) if recipe.item_bias else None
+        items = ItemFields(fields, known, known.vectors(width, scale, rng) if width else None, bias)
+    profile = embedder("user", (width + 1) * outputs, summed=True) if recipe.start_profile else None
+    start = Start(profile, recipe.start_items, items.width, outputs, rng)
     return Network(user, items, context, start, [*recipe.hidden, outputs], rng)

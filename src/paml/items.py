@@ -27,9 +27,16 @@ class KnownItems(nn.Module):
 
     codes_I: Tensor
 
-    def __init__(self, items: int) -> None:
+    def __init__(self, items: int, met: int) -> None:
         super().__init__()
+        self._met = met
         self.register_buffer("codes_I", torch.zeros(items, dtype=torch.int64))
+
+    def vectors(self, width: int, scale: float, rng: torch.Generator) -> Tensor:
+        """Random vectors, one per number; that of 0 is 0."""
+        vectors = scale * torch.randn(self._met + 1, width, generator=rng)
+        vectors[0] = 0.0
+        return vectors
 
     def number(self, met_I: Tensor) -> None:
         """Number the items that were met."""
@@ -45,21 +52,14 @@ class ItemFields(nn.Module):
     """Field embeddings side by side (paper, Fig. 2) and, if asked for, an embedding and a bias of the item itself."""
 
     def __init__(
-        self,
-        fields: FieldEmbedder,
-        known: KnownItems,
-        rows: int,
-        outputs: int,
-        *,
-        rng: torch.Generator,
-        embedding: int,
-        bias: bool,
-        scale: float,
+        self, fields: FieldEmbedder, known: KnownItems, own: Tensor | None = None, bias: Tensor | None = None
     ) -> None:
+        """`own` and `bias` are initial values, one row per number of an item."""
         super().__init__()
-        self.fields, self.known, self.width = fields, known, fields.width + embedding
-        self.own = nn.Parameter(_vectors(rows, embedding, scale, rng)) if embedding else None
-        self.bias = nn.Parameter(torch.zeros(rows, outputs)) if bias else None
+        self.fields, self.known = fields, known
+        self.width = fields.width + (0 if own is None else own.shape[1])
+        self.own = None if own is None else nn.Parameter(own)
+        self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The batch's distinct items; an item unknown in training has the embedding and bias 0."""
@@ -78,21 +78,12 @@ class ItemFactors(nn.Module):
     An item that training users did not meet is what its fields say.
     """
 
-    def __init__(
-        self,
-        fields: FieldEmbedder,
-        known: KnownItems,
-        rows: int,
-        outputs: int,
-        *,
-        width: int,
-        scale: float,
-        rng: torch.Generator,
-    ) -> None:
+    def __init__(self, fields: FieldEmbedder, known: KnownItems, own: Tensor, width: int, outputs: int) -> None:
+        """`own` are initial values, as wide as the fields' sum; the part for biases starts at 0."""
         super().__init__()
         self.fields, self.known, self.width = fields, known, width
         self._outputs = outputs
-        self.own = nn.Parameter(_vectors(rows, fields.width, scale, rng))
+        self.own = nn.Parameter(own)
         self.own.data[:, width : width + outputs] = 0.0
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
@@ -101,10 +92,3 @@ class ItemFactors(nn.Module):
         whole_NW = self.fields(features) + self.own.index_select(0, known_N) * (known_N > 0).unsqueeze(-1)
         chosen = self.width + self._outputs
         return ItemVectors(whole_NW[:, : self.width], whole_NW[:, self.width : chosen], whole_NW[:, chosen:])
-
-
-def _vectors(rows: int, width: int, scale: float, rng: torch.Generator) -> Tensor:
-    """Random vectors; that of unknown items is 0."""
-    vectors = scale * torch.randn(rows, width, generator=rng)
-    vectors[0] = 0.0
-    return vectors

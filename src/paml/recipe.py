@@ -25,8 +25,6 @@ def _parse_list(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_list)]
-
-
 TABLES = ("target", "source", "method")
 
 
@@ -59,7 +57,9 @@ class Recipe(Settings):
     start_at_mean: bool = Field(False, description="start the output bias at the training mean")
 
     inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and Meta-SGD's start")
-    rate_scale: float = Field(1e-3, gt=0, description="largest personal rate alpha'(h) of the paml methods")
+    rate_scale: float = Field(
+        1e-3, gt=0, description="largest alpha'(h): personal rate of the paml methods, prior variance of ridge"
+    )
     inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps of ridge")
     evidence: float = Field(
         0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"

@@ -166,8 +166,8 @@ class _Trainer:
         self._tasks, self._device = Tasks.of(data, "train"), device
         self._loader = Loader(data, device, schema=settings.fields, end=int(self._tasks.offsets[-1]))
         # members see other episodes, else they would err alike: the same data in the same order leads to the same place
-        others = range(1, settings.recipe.members)
-        self._rngs = [np.random.default_rng([settings.seed, 3, *more]) for more in ((), *((k,) for k in others))]
+        streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.members))]
+        self._rngs = [np.random.default_rng(stream) for stream in streams]
         self._position = _Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
         self._writer = _summary_writer(tensorboard)
@@ -220,18 +220,18 @@ class _Trainer:
         """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
         self._optimizer.zero_grad()
         members = self._ensemble.members
-        losses = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
-        loss = torch.stack(losses).sum()
-        if not np.isfinite(loss.item()):
-            self._say_diverged(loss.item(), batches)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss_M = torch.stack([self._objective(member, batch) for member, batch in zip(members, batches, strict=True)])
+        values = loss_M.detach().numpy(force=True).astype(np.float64)
+        if not np.isfinite(values).all():
+            self._say_diverged(float(values.mean()), batches)
+        loss_M.sum().backward()  # type: ignore[no-untyped-call]
         for member in members if self._recipe.clip_norm else ():
             torch.nn.utils.clip_grad_norm_(member.parameters(), self._recipe.clip_norm)
         self._optimizer.step()
         self._average.follow()
         for member in members:
             member.rates.finish_step()
-        return sum(loss.item() * len(batch.user_B) for loss, batch in zip(losses, batches, strict=True)) / len(members)
+        return float(np.mean([value * len(batch.user_B) for value, batch in zip(values, batches, strict=True)]))
 
     def _say_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
         user_B = np.concatenate([batch.user_B for batch in batches]).tolist()
