@@ -258,9 +258,9 @@ def compare(
         Path, typer.Option("--out", help="Folder of the comparison; an unfinished one is continued.", metavar="OUT")
     ] = Path("paml-comparison"),
     methods: Annotated[
-        str | None,
-        typer.Option("--methods", help="Methods, separated by commas; all if not given (recipe paper: its six)."),
-    ] = None,
+        str,
+        typer.Option("--methods", help="Methods, separated by commas; all (of recipe paper its six), or none."),
+    ] = "all",
     baselines: Annotated[
         str, typer.Option("--baselines", help="Baselines, separated by commas; all, or none.")
     ] = "all",
@@ -288,11 +288,11 @@ def compare(
         torch.set_num_threads(threads)
     results = paml.compare(
         folder,
-        None if methods is None else _names(methods),
+        _chosen(methods),
         seeds,
         recipe,
         out=out,
-        baselines=None if baselines == "all" else _names("" if baselines == "none" else baselines),
+        baselines=_chosen(baselines),
         variants=[*(variant or []), *(ABLATION if ablation else ())],
         same_split=same_split,
         group_by=group_by,
@@ -378,8 +378,11 @@ def demo(
     console.print("next, with your own data: paml data inspect ratings.csv users.csv items.csv", soft_wrap=True)
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _chosen(text: str) -> list[str] | None:
+    """Names separated by commas; None for all."""
+    if text == "all":
+        return None
+    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _print_comparison(folder: Path, results: dict[str, Any], form: Form, *, as_json: bool) -> None:
