@@ -3,8 +3,11 @@
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
 ├── DataError       input data that cannot be read as what it claims to be
-├── FormatError     a file of our own (prepared data set, run) that is damaged, edited or of another version
-└── TrainingError   training that cannot go on
+├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
+├── TrainingError   training that cannot go on
+├── UnknownUser     a user whom the store does not hold
+├── TooManyRatings  more ratings of one user than are kept
+└── StoreUnavailable  a database that does not answer now; the same call may succeed later
 """
 
 from collections.abc import Iterable
@@ -39,6 +42,18 @@ class FormatError(PamlError):
 
 class TrainingError(PamlError):
     """Training that cannot go on: a loss that is not finite."""
+
+
+class UnknownUser(PamlError):
+    """A user whom the store does not hold: never created, or deleted."""
+
+
+class TooManyRatings(PamlError):
+    """More ratings of one user than the store keeps."""
+
+
+class StoreUnavailable(PamlError):
+    """A database that is lost, locked or out of space; what was acknowledged stays, and the call may be repeated."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
