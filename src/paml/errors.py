@@ -44,15 +44,15 @@ class TrainingError(PamlError):
     """Training that cannot go on: a loss that is not finite."""
 
 
-class UnknownUser(PamlError):
+class UnknownUser(PamlError):  # noqa: N818
     """A user whom the store does not hold: never created, or deleted."""
 
 
-class TooManyRatings(PamlError):
+class TooManyRatings(PamlError):  # noqa: N818
     """More ratings of one user than the store keeps."""
 
 
-class StoreUnavailable(PamlError):
+class StoreUnavailable(PamlError):  # noqa: N818
     """A database that is lost, locked or out of space; what was acknowledged stays, and the call may be repeated."""
 
 

@@ -12,14 +12,27 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from paml.errors import FormatError, PamlError, SettingsError, TooManyRatings, UnknownUser
-from paml.serve.database import Database
+from paml.serve.database import Database, file_url
 from paml.serve.migrations import STEPS, migrate
 from paml.serve.store import MAX_ID, MAX_ITEM, Rating, Store
 from paml.serve.tables import metadata
 from serve.conftest import NewUrl
 
 # Emoji beyond the basic plane, right to left, combining marks, quotes and SQL, white space, percent signs of drivers.
-IDS = ["🦊", "👩‍👩‍👧", "مستخدم", "משתמש\u202e", "e\u0301", "é", "'; DROP TABLE paml_users; --", '"', " ", "a\nb", "%s%(x)s:y?", "../x"]
+IDS = [
+    "🦊",
+    "👩‍👩‍👧",
+    "مستخدم",
+    "משתמש\u202e",
+    "e\u0301",
+    "é",
+    "'; DROP TABLE paml_users; --",
+    '"',
+    " ",
+    "a\nb",
+    "%s%(x)s:y?",
+    "../x",
+]
 
 
 def rated(**values: float) -> list[Rating]:
@@ -93,7 +106,10 @@ def test_ids_that_a_database_cannot_hold_are_refused(store: Store, name: str) ->
 
 
 def test_the_longest_ids_fit(store: Store) -> None:
-    user, item = "🦊" * MAX_ID, "".join(chr(0x20000 + place) for place in range(MAX_ITEM))  # PostgreSQL cannot shorten it
+    user, item = (
+        "🦊" * MAX_ID,
+        "".join(chr(0x20000 + place) for place in range(MAX_ITEM)),
+    )  # PostgreSQL cannot shorten it
     store.put_user(user, {})
     store.add_ratings(user, [Rating(item, 1, {})])
     assert values_of(store, user) == {item: 1}
@@ -230,9 +246,8 @@ def test_many_writers_and_readers_lose_nothing(store: Store, url: str) -> None:
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(work, range(32)))
     for user in users:
-        last: dict[str, float] = {}
-        for _, _, item, value in sorted(entry for entry in acknowledged if entry[0] == user):
-            last[item] = value  # the highest version wins
+        mine = sorted(entry for entry in acknowledged if entry[0] == user)
+        last = {item: value for _, _, item, value in mine}  # the highest version wins
         assert values_of(store, user) == last
         assert len(last) == 34
     versions = [(user, version) for user, version, item, _ in acknowledged if item == "shared1"]
@@ -251,7 +266,10 @@ def test_a_version_belongs_to_one_state_while_others_write_and_delete(store: Sto
             found = store.user("ann")
             if found is not None:
                 with lock:
-                    assert states.setdefault(found.version, (found.profile, found.ratings)) == (found.profile, found.ratings)
+                    assert states.setdefault(found.version, (found.profile, found.ratings)) == (
+                        found.profile,
+                        found.ratings,
+                    )
 
     def write(place: int) -> None:
         for nth in range(25):
@@ -308,7 +326,9 @@ def test_tables_are_as_the_queries_name_them(store: Store, url: str) -> None:
     found = inspect(engine)
     for table in metadata.sorted_tables:
         assert {column["name"] for column in found.get_columns(table.name)} == {column.name for column in table.columns}
-        assert found.get_pk_constraint(table.name)["constrained_columns"] == [column.name for column in table.primary_key]
+        assert found.get_pk_constraint(table.name)["constrained_columns"] == [
+            column.name for column in table.primary_key
+        ]
     engine.dispose()
 
 
@@ -344,7 +364,15 @@ def test_a_step_that_fails_leaves_no_trace(url: str) -> None:
 
 
 def test_addresses_that_are_none_are_refused(tmp_path: Path) -> None:
-    for url in ("nonsense", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d", "oracle+what://x", "", "postgresql"):
+    for url in (
+        "nonsense",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "mysql://u:secret@h/d",
+        "oracle+what://x",
+        "",
+        "postgresql",
+    ):
         with pytest.raises(SettingsError, match="expected") as error:
             Store.open(url)
         assert "secret" not in str(error.value)
@@ -357,7 +385,7 @@ def test_addresses_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_an_sqlite_file_is_durable_private_and_oddly_named(tmp_path: Path) -> None:
     folder = tmp_path / "a folder %20 with ? and # and é"
     folder.mkdir()
-    store = Store.open(f"sqlite:///{folder}/s.db".replace("?", "%3F"))
+    store = Store.open(file_url(folder / "s.db"))
     assert stat.S_IMODE((folder / "s.db").stat().st_mode) == 0o600
     with store._database.writing() as connection:
         pragmas = {

@@ -119,6 +119,11 @@ class Database:
         return StoreUnavailable(f"the database does not serve ({reason})", where=self.where, remedy="try again soon")
 
 
+def file_url(file: Path) -> str:
+    """The address of a store in a file, whatever its name."""
+    return URL.create("sqlite", database=str(file.absolute())).render_as_string()
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)

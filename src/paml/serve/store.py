@@ -139,7 +139,7 @@ class Store:
         return removed > 0
 
     def delete_user(self, user: str) -> bool:
-        """Remove a user and all their ratings, also from an SQLite file's free pages; False if there is no such user."""
+        """Remove a user and all their ratings, also from a file's free pages; False if there is no such user."""
         if not _storable(user):
             return False
         with self._database.writing() as connection:
