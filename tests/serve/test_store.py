@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
-from paml.errors import FormatError, PamlError, SettingsError, TooManyRatings, UnknownUser
+from paml.errors import FormatError, InputError, PamlError, SettingsError, TooManyRatings, UnknownUser
+from paml.newcomers import Rating
 from paml.serve.database import Database, file_url
 from paml.serve.migrations import STEPS, migrate
-from paml.serve.store import MAX_ID, MAX_ITEM, Rating, Store
+from paml.serve.store import MAX_ID, MAX_ITEM, Store
 from paml.serve.tables import metadata
 from serve.conftest import NewUrl
 
@@ -89,7 +90,7 @@ def test_users_do_not_touch_each_other(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\0", "half \ud83e", "", "x" * (MAX_ID + 1), "x" * 1_000_000])
 def test_ids_that_a_database_cannot_hold_are_refused(store: Store, name: str) -> None:
-    with pytest.raises(SettingsError, match=r"NUL|expected") as error:
+    with pytest.raises(InputError, match=r"NUL|expected") as error:
         store.put_user(name, {})
     assert len(str(error.value)) < 300
     str(error.value).encode()
@@ -100,7 +101,7 @@ def test_ids_that_a_database_cannot_hold_are_refused(store: Store, name: str) ->
         store.add_ratings(name, rated(a=1))
     store.put_user("ann", {})
     if name != "x" * (MAX_ID + 1):
-        with pytest.raises(SettingsError):
+        with pytest.raises(InputError, match="the item"):
             store.add_ratings("ann", [Rating(name, 1, {})])
     assert not store.remove_rating("ann", name)
 
@@ -118,21 +119,21 @@ def test_the_longest_ids_fit(store: Store) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_rating_that_is_no_number_is_refused(store: Store, value: float) -> None:
     store.put_user("ann", {})
-    with pytest.raises(SettingsError, match="'b' is"):
+    with pytest.raises(InputError, match="'b' is"):
         store.add_ratings("ann", rated(a=1, b=value))
     assert values_of(store, "ann") == {}
 
 
 @pytest.mark.parametrize("profile", [{"a": float("nan")}, {"a": object()}, {"a": "\ud83e"}, {"a": "x" * 200_000}])
 def test_a_profile_that_is_no_json_is_refused(store: Store, profile: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="the profile"):
+    with pytest.raises(InputError, match="the profile"):
         store.put_user("ann", profile)
     assert store.user("ann") is None
 
 
 def test_the_same_item_twice_is_refused(store: Store) -> None:
     store.put_user("ann", {})
-    with pytest.raises(SettingsError, match="twice"):
+    with pytest.raises(InputError, match="twice"):
         store.add_ratings("ann", [Rating("a", 1, {}), Rating("a", 2, {})])
     assert values_of(store, "ann") == {}
 

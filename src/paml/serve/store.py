@@ -14,7 +14,8 @@ from typing import Any, Self
 from sqlalchemy import Connection, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from paml.errors import SettingsError, TooManyRatings, UnknownUser
+from paml.errors import InputError, TooManyRatings, UnknownUser, shortened
+from paml.newcomers import Rating
 from paml.serve import keys
 from paml.serve.database import Database
 from paml.serve.migrations import migrate
@@ -24,15 +25,6 @@ MAX_RATINGS = 5000
 MAX_ID = 200  # characters; PostgreSQL's indexes hold at most some 2,700 bytes
 MAX_ITEM = 500
 MAX_JSON = 100_000
-
-
-@dataclass(frozen=True)
-class Rating:
-    """What a user said about an item, and in which context."""
-
-    item: str
-    value: float
-    context: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,9 @@ class Store:
         """Add ratings, all or none; one of an item that was rated before replaces it. The user's new version."""
         rows = [_row(rating) for rating in ratings]
         if len({row["item"] for row in rows}) < len(rows):
-            raise SettingsError("the same item is rated twice in one call", remedy="send each item once")
+            raise InputError(
+                "the same item is rated twice in one call", field="ratings", value=len(rows), expected="each item once"
+            )
         with self._database.writing() as connection:
             number, version = self._change(connection, user)
             if rows:
@@ -196,44 +190,43 @@ class Store:
 def _row(rating: Rating) -> dict[str, Any]:
     _check_text(rating.item, "item", MAX_ITEM)
     if not math.isfinite(rating.value):
-        raise SettingsError(f"the rating of item {_shown(rating.item)} is {rating.value}", remedy="a number expected")
+        what = f"the rating of item {_shown(rating.item)} is {rating.value}"
+        raise InputError(what, field="value", value=rating.value, expected="a finite number")
     return {"item": rating.item, "value": float(rating.value), "context": _json(rating.context, "context")}
 
 
 def _json(values: Mapping[str, Any], what: str) -> str:
     try:
         text = json.dumps(dict(values), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SettingsError(f"the {what} cannot be kept as JSON ({error})", remedy="plain values expected") from None
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:  # a half of a surrogate pair is a ValueError as well
+        shown = ascii(dict(values))
+        raise InputError(f"the {what} is no JSON ({error})", field=what, value=shown, expected="plain values") from None
     if len(text) > MAX_JSON:
-        raise SettingsError(f"the {what} has {len(text)} characters as JSON", remedy=f"at most {MAX_JSON} expected")
-    if not _encodable(text):
-        raise SettingsError(f"the {what} holds half of a surrogate pair", remedy="whole characters expected")
+        expected = f"at most {MAX_JSON:,} characters as JSON"
+        raise InputError(f"the {what} is too long", field=what, value=text, expected=expected)
     return text
 
 
-def _check_text(text: str, what: str, limit: int) -> None:
+def _check_text(text: str, field: str, most: int) -> None:
     """Refuse what one of the databases could not hold, so that moving from one to the other loses nothing."""
-    if not 0 < len(text) <= limit:
-        raise SettingsError(f"the {what} has {len(text)} characters", remedy=f"1 to {limit} expected")
-    if not _storable(text):
-        raise SettingsError(
-            f"the {what} {_shown(text)} holds a NUL character or half of a surrogate pair",
-            remedy="any other Unicode text will do",
+    if not 0 < len(text) <= most:
+        expected = f"1 to {most} characters"
+        raise InputError(
+            f"the {field} has {len(text):,} characters", field=field, value=_shown(text), expected=expected
         )
+    if not _storable(text):
+        what = f"the {field} {_shown(text)} holds a NUL character or half of a surrogate pair"
+        raise InputError(what, field=field, value=_shown(text), expected="any other Unicode text")
 
 
 def _storable(text: str) -> bool:
-    return "\0" not in text and _encodable(text)
-
-
-def _encodable(text: str) -> bool:
     try:
-        text.encode()
+        return b"\0" not in text.encode()
     except UnicodeEncodeError:
         return False
-    return True
 
 
-def _shown(text: str, width: int = 50) -> str:
-    return ascii(text if len(text) <= width else text[:width] + "...")
+def _shown(text: str) -> str:
+    """Text for a message: any message can be written, whatever the text holds."""
+    return f"'{shortened(text).encode('utf-8', 'backslashreplace').decode()}'"
