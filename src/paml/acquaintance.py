@@ -43,7 +43,7 @@ class Acquaintance:
         told_BAR = v_BAR / self.noise_I[index_BA].unsqueeze(-1)
         precision_BRR = torch.eye(v_BAR.shape[-1], dtype=v_BAR.dtype) + told_BAR.mT @ v_BAR
         surprise_BA1 = (known_BA - self.share_I[index_BA]).unsqueeze(-1)
-        u_BR = torch.linalg.solve(precision_BRR, told_BAR.mT @ surprise_BA1).squeeze(-1)
+        u_BR: Tensor = torch.linalg.solve(precision_BRR, told_BAR.mT @ surprise_BA1).squeeze(-1)
         return (self.share_I + u_BR @ self.vectors_IR.T).clamp(LEAST_CHANCE, 1.0)
 
 
@@ -68,6 +68,4 @@ def find_acquaintance(data: PreparedData, rng: np.random.Generator) -> Acquainta
         basis_IK = x_UI.T @ q_UK - np.outer(share_I, q_UK.sum(axis=0))
     left_IK, size_K, _ = np.linalg.svd(basis_IK, full_matrices=False)
     vectors_IR = left_IK[:, :rank] * (size_K[:rank] / max(len(user_U), 1) ** 0.5)
-    return Acquaintance(
-        torch.from_numpy(share_I.astype(np.float32)), torch.from_numpy(vectors_IR.astype(np.float32))
-    )
+    return Acquaintance(torch.from_numpy(share_I.astype(np.float32)), torch.from_numpy(vectors_IR.astype(np.float32)))

@@ -21,6 +21,7 @@ from paml.data.features import Features
 from paml.data.prepared import Vocabulary
 from paml.data.schema import Schema, Target
 from paml.errors import SettingsError
+from paml.explain import Reason, effects
 from paml.items import ItemVectors
 from paml.layers import ItemTable
 from paml.learner import Adapted, Ensemble, Learner
@@ -106,8 +107,8 @@ class Predictor:
         score_BI = self.score(adapted, self.item_I, None) if score else None
         users = []
         for b, newcomer in enumerate(newcomers):
-            own = adapted if len(newcomers) == 1 else [one.of(slice(b, b + 1)) for one in adapted]
-            user = User(self, newcomer, tuple(own), rate_B[b], self.encoding.group(newcomer.profile))
+            own = tuple(one.of(slice(b, b + 1)) for one in adapted)
+            user = User(self, newcomer, own, rate_B[b], self.encoding.group(newcomer.profile))
             if score_BI is not None:
                 user.__dict__["_score_I"] = score_BI[b]  # what the cached property would compute
             users.append(user)
@@ -137,14 +138,19 @@ class Predictor:
         users = len(adapted[0].embedded.h_BH)
         support = adapted[0].embedded.batch.support.index_BR.shape[1]
         at_once = max(1, CELLS_AT_ONCE // (users * max(self._widest, support)))
-        parts = [self._score_some(adapted, part_R, context, users) for part_R in torch.split(index_R, at_once)]
+        parts = [
+            self._score_some(adapted, self.block(part_R, context, users)) for part_R in torch.split(index_R, at_once)
+        ]
         return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
 
-    def _score_some(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None, users: int) -> Tensor:
+    def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> RowBlock:
+        """Items to predict, the same for all users, in the same context."""
         index_BR = index_R.expand(users, -1)
         encoded = self.encoding.context([context or {}])
-        unknown = torch.empty(0)  # targets of rows that are to be predicted, and nothing is padding
-        block = RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
+        unknown = torch.empty(0)  # targets; and nothing is padding
+        return RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
+
+    def _score_some(self, adapted: Sequence[Adapted], block: RowBlock) -> Tensor:
         predictions = [
             member.learner.head.predict(member.learner.outputs(one, block))
             for member, one in zip(self.members, adapted, strict=True)
@@ -202,6 +208,27 @@ class User:
         return [
             Recommendation(catalogue.ids[row], catalogue.titles[row], float(score))
             for row, score in zip(row_R[best].tolist(), score_R[best].tolist(), strict=True)
+        ]
+
+    def why(self, item: str, n: int = 3, context: Values | None = None) -> list[Reason]:
+        """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift."""
+        return self.reasons([item], n, context)[0]
+
+    @torch.no_grad()
+    def reasons(self, items: Sequence[str], n: int = 3, context: Values | None = None) -> list[list[Reason]]:
+        """As `why`, for several items at once."""
+        predictor, ratings = self.predictor, self.newcomer.ratings
+        block = predictor.block(torch.from_numpy(predictor.catalogue.rows(items)), context)
+        if not ratings:
+            return [[] for _ in items]
+        batch = predictor.batch([self.newcomer])
+        members = predictor.members
+        parts = [effects(member.learner, predictor.adapt_member(member, batch), block) for member in members]
+        effect_RS = torch.stack(parts).mean(dim=0).numpy()
+        titles = [predictor.catalogue.title(rating.item) for rating in ratings]
+        return [
+            [Reason(ratings[s].item, titles[s], float(ratings[s].value), float(effect_S[s])) for s in order[:n]]
+            for effect_S, order in zip(effect_RS, np.argsort(-np.abs(effect_RS), axis=1, kind="stable"), strict=True)
         ]
 
     @torch.no_grad()

@@ -152,9 +152,7 @@ def _start_shifts(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor
     """How the user's start would move if one more item were known, (B, R, D + 1, K)."""
     embedded = adapted.embedded
     support = embedded.batch.support
-    return learner.network.start.shifts(
-        embedded.items.chosen_NG, support.index_BR, support.mask_BR, block.index_BR
-    )
+    return learner.network.start.shifts(embedded.items.chosen_NG, support.index_BR, support.mask_BR, block.index_BR)
 
 
 def _start_inputs(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor:
