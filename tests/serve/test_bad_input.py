@@ -39,7 +39,9 @@ def refused(answer: httpx.Response, status: int = 422) -> dict[str, Any]:
     return problem
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "6", "0", "-1", "1" + "0" * 400, '"5"', "true", "null", "[]"])
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "1e999", "6", "0", "-1", "1" + "0" * 400, '"5"', "true", "null", "[]"]
+)
 def test_ratings_that_are_none(client: httpx.Client, path: str, known: str, value: str) -> None:
     body = f'{{"ratings": [{{"item": {json.dumps(known)}, "value": {value}}}]}}'
     for answer in (
@@ -93,7 +95,25 @@ def test_the_same_item_twice_in_one_call(client: httpx.Client, path: str, known:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"null", b"[]", b'"text"', b"5", b"\xff\xfe", b"{}", b'{"ratings": {}}', b'{"ratings": []}', b'{"ratings": [5]}', b"[" * 100_000, b'{"ratings": [{"item": "\\ud800", "value": 3}]}', b'{"ratings": [{"item": "a\\u0000", "value": 3}]}', b'{"ratings": [{"item": "", "value": 3}]}', b'{"ratings": [{"item": 318, "value": 3}]}', b'{"ratings": ' + b"[" * 50_000],
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"5",
+        b"\xff\xfe",
+        b"{}",
+        b'{"ratings": {}}',
+        b'{"ratings": []}',
+        b'{"ratings": [5]}',
+        b"[" * 100_000,
+        b'{"ratings": [{"item": "\\ud800", "value": 3}]}',
+        b'{"ratings": [{"item": "a\\u0000", "value": 3}]}',
+        b'{"ratings": [{"item": "", "value": 3}]}',
+        b'{"ratings": [{"item": 318, "value": 3}]}',
+        b'{"ratings": ' + b"[" * 50_000,
+    ],
     ids=lambda body: repr(body[:40]),
 )
 def test_bodies_that_are_no_request(client: httpx.Client, path: str, body: bytes) -> None:
@@ -137,7 +157,16 @@ def test_large_bodies(server: Server, client: httpx.Client, path: str) -> None:
 
 
 def test_ids(client: httpx.Client) -> None:
-    for name in ("🎬🍿👩‍👩‍👧", "שלום עולם", "‮right to left", "a/b/../c", "%2F%25", "..", "'; DROP TABLE users; --", "é" * 200):
+    for name in (
+        "🎬🍿👩‍👩‍👧",
+        "שלום עולם",
+        "‮right to left",
+        "a/b/../c",
+        "%2F%25",
+        "..",
+        "'; DROP TABLE users; --",
+        "é" * 200,
+    ):
         path = "/v1/users/" + quote(name, safe="").replace(".", "%2E")
         assert client.put(path, json={"profile": {}}).status_code == 201, name
         assert client.get(path).json()["id"] == name

@@ -29,7 +29,10 @@ def predictor(trained: paml.Run) -> Predictor:
 
 def newcomers(predictor: Predictor, count: int) -> list[Newcomer]:
     ids = predictor.catalogue.ids
-    return [Newcomer({}, [Rating(ids[k % len(ids)], 1.0 + k % 5), Rating(ids[(7 * k + 1) % len(ids)], 4.0)]) for k in range(count)]
+    return [
+        Newcomer({}, [Rating(ids[k % len(ids)], 1.0 + k % 5), Rating(ids[(7 * k + 1) % len(ids)], 4.0)])
+        for k in range(count)
+    ]
 
 
 def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) -> None:
@@ -170,7 +173,9 @@ def test_a_path_that_is_not_text_is_refused() -> None:
         routed_path(b"/v1/users/%ff%fe")
 
 
-@pytest.mark.parametrize("value", [None, True, 3, 2.5, float("nan"), float("inf"), 10**400, "x" * 9999, "\ud800", [1], {"a": 1}])
+@pytest.mark.parametrize(
+    "value", [None, True, 3, 2.5, float("nan"), float("inf"), 10**400, "x" * 9999, "\ud800", [1], {"a": 1}]
+)
 def test_any_wrong_value_can_be_repeated_as_json(value: object) -> None:
     problem = Problem(422, "wrong", field="f", value=value)
     body = bytes(problem.response().body)
@@ -190,7 +195,11 @@ def test_metrics_say_nothing_about_users() -> None:
 def test_what_a_newer_model_does_not_know_is_left_out(predictor: Predictor, service: Service) -> None:
     known = predictor.catalogue.ids[0]
     field = predictor.fields[0]
-    ratings = (StoredRating(known, 4.0, {}), StoredRating("gone", 4.0, {}), StoredRating(predictor.catalogue.ids[1], 99.0, {}))
+    ratings = (
+        StoredRating(known, 4.0, {}),
+        StoredRating("gone", 4.0, {}),
+        StoredRating(predictor.catalogue.ids[1], 99.0, {}),
+    )
     stored = StoredUser({field.name: field.values[0], "gone": "x"}, ratings, 1)
     newcomer = service.newcomer_of(stored)
     assert dict(newcomer.profile) == {field.name: field.values[0]}

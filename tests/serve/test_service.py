@@ -114,7 +114,11 @@ def test_a_users_life(client: httpx.Client, trained: paml.Run) -> None:
     assert client.delete(f"{path}/ratings/{ratings[1]['item']}").status_code == 204
     assert client.delete(f"{path}/ratings/{ratings[1]['item']}").status_code == 404
     values = {rating["item"]: rating["value"] for rating in client.get(path).json()["ratings"]}
-    assert values == {ratings[0]["item"]: 3, ratings[2]["item"]: ratings[2]["value"], changed[1]["item"]: changed[1]["value"]}
+    assert values == {
+        ratings[0]["item"]: 3,
+        ratings[2]["item"]: ratings[2]["value"],
+        changed[1]["item"]: changed[1]["value"],
+    }
 
     assert client.delete(path).status_code == 204
     for answer in (client.get(path), client.get(f"{path}/recommendations"), client.delete(path)):
@@ -228,7 +232,9 @@ def test_keys(trained: paml.Run, tmp_path: Path) -> None:
                 refused = client.get(path)
                 assert refused.status_code == 401
                 assert refused.headers["www-authenticate"].startswith("Bearer")
-                assert client.get(path, headers={"Authorization": "Bearer wrong"}).json()["type"] == "urn:paml:wrong-key"
+                assert (
+                    client.get(path, headers={"Authorization": "Bearer wrong"}).json()["type"] == "urn:paml:wrong-key"
+                )
             assert client.post("/v1/recommend", json={}).status_code == 401
             for path in ("/", "/healthz", "/readyz", "/openapi.json"):
                 assert client.get(path).status_code == 200

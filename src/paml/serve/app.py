@@ -41,6 +41,7 @@ ItemName = Annotated[
     AfterValidator(wire.usable),
 ]
 Named = Annotated[list[wire.Identity], Query(max_length=wire.MOST_NAMED)]
+MaybeNamed = Annotated[list[wire.Identity] | None, Query(max_length=wire.MOST_NAMED)]
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -164,7 +165,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         n: Annotated[int, Query(ge=1, le=wire.MOST_ITEMS)] = 10,
         why: Annotated[int, Query(ge=0, le=wire.MOST_REASONS)] = 0,
         exclude_seen: bool = True,
-        among: Named | None = None,
+        among: MaybeNamed = None,
     ) -> Response:
         def finish(user: User) -> dict[str, Any]:
             return recommendations(user, n, why, among, exclude_seen=exclude_seen)
@@ -191,7 +192,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         responses=_problems(404, 422),
         summary="The item whose rating would help most",
     )
-    async def get_next_question(user_id: Name, skip: Named | None = None) -> Response:
+    async def get_next_question(user_id: Name, skip: MaybeNamed = None) -> Response:
         asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()))
         return JSONResponse({"item": asked.item, "title": asked.title, "gain": asked.gain})
 
