@@ -14,6 +14,17 @@ import httpx
 START_SECONDS = 120
 
 
+def head(method: str, path: str, length: int) -> bytes:
+    """The head of a request with a JSON body, to be sent by hand."""
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {length}",
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
 class Server:
     """A server process that can be stopped, killed and started again at the same port."""
 

@@ -19,7 +19,7 @@ from paml.serve.limits import CALLERS, RateLimiter
 from paml.serve.observe import Metrics
 from paml.serve.problems import Problem, shown
 from paml.serve.service import Service
-from paml.serve.store import Rating as StoredRating, StoredUser
+from paml.serve.store import StoredUser
 
 
 @pytest.fixture(scope="module")
@@ -196,9 +196,9 @@ def test_what_a_newer_model_does_not_know_is_left_out(predictor: Predictor, serv
     known = predictor.catalogue.ids[0]
     field = predictor.fields[0]
     ratings = (
-        StoredRating(known, 4.0, {}),
-        StoredRating("gone", 4.0, {}),
-        StoredRating(predictor.catalogue.ids[1], 99.0, {}),
+        Rating(known, 4.0, {}),
+        Rating("gone", 4.0, {}),
+        Rating(predictor.catalogue.ids[1], 99.0, {}),
     )
     stored = StoredUser({field.name: field.values[0], "gone": "x"}, ratings, 1)
     newcomer = service.newcomer_of(stored)

@@ -23,8 +23,8 @@ from paml.serve import wire
 from paml.serve.guard import segment
 from paml.serve.pagefiles import read_page
 from paml.serve.problems import MEDIA_TYPE, Problem, of_error, of_validation
-from paml.serve.service import Service, as_rating, recommendations
-from paml.serve.store import Rating as StoredRating, StoredUser
+from paml.serve.service import Service, recommendations
+from paml.serve.store import StoredUser
 
 VALUES_SHOWN = 1000  # of a field, most common first
 
@@ -125,8 +125,8 @@ def _add_users(app: FastAPI, service: Service) -> None:
         summary="Add ratings; one of the same item is replaced",
     )
     async def add_ratings(user_id: Name, body: wire.RatingsIn) -> Response:
-        service.check(Newcomer({}, [as_rating(rating) for rating in body.ratings]))
-        ratings = [StoredRating(rating.item, rating.value, rating.context) for rating in body.ratings]
+        ratings = body.as_ratings()
+        service.check(Newcomer({}, ratings))
         await service.stored(lambda store: store.add_ratings(user_id, ratings))
         return JSONResponse({"id": user_id, "ratings": len((await service.read(user_id)).ratings)})
 
@@ -193,7 +193,9 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="The item whose rating would help most",
     )
     async def get_next_question(user_id: Name, skip: MaybeNamed = None) -> Response:
-        asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()))
+        asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()))  # type: ignore[attr-defined]
+        if asked is None:
+            raise Problem(404, "the user has rated or skipped every item", kind="nothing-to-ask")
         return JSONResponse({"item": asked.item, "title": asked.title, "gain": asked.gain})
 
     @app.get(
@@ -213,7 +215,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="The best items for somebody who is not stored",
     )
     async def recommend(body: wire.RecommendIn) -> Response:
-        newcomer = Newcomer(body.profile, [as_rating(rating) for rating in body.ratings])
+        newcomer = Newcomer(body.profile, body.as_ratings())
         service.check(newcomer)
 
         def finish(user: User) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
-from paml.newcomers import Newcomer, Rating
+from paml.newcomers import Newcomer
 from paml.predictor import Predictor, User
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
@@ -88,7 +88,7 @@ class Service:
 
     def newcomer_of(self, found: StoredUser) -> Newcomer:
         """A stored user to adapt, without what the model in use does not know (it may be newer than the ratings)."""
-        newcomer = Newcomer(found.profile, [as_rating(rating) for rating in found.ratings])
+        newcomer = Newcomer(found.profile, found.ratings)
         if self._usable(newcomer):
             return newcomer
         profile = {name: value for name, value in found.profile.items() if self._usable(Newcomer({name: value}))}
@@ -128,11 +128,6 @@ class Service:
         return True
 
 
-def as_rating(rating: Any) -> Rating:
-    """A rating of the store or of a request as the predictor's."""
-    return Rating(rating.item, rating.value, rating.context)
-
-
 def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *, exclude_seen: bool) -> dict[str, Any]:
     """The best items with their reasons, as they are sent."""
     found = user.recommend(n, exclude_seen=exclude_seen, among=among)
@@ -146,7 +141,7 @@ def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *
                 "score": entry.score,
                 "because": [
                     {"item": reason.item, "title": reason.title, "value": reason.value, "effect": reason.effect}
-                    for reason in (user.why(entry.item, n=why) if why else ())
+                    for reason in (user.why(entry.item, n=why) if why else ())  # type: ignore[attr-defined]
                 ],
             }
             for entry in found

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from paml.newcomers import Rating
+
 ID_LENGTH = 200
 RATINGS_PER_CALL = 500
 RATINGS_PER_USER = 5000
@@ -101,7 +103,17 @@ class RatingIn(Request):
     context: FieldValues = Field(default_factory=dict)
 
 
-class RatingsIn(Request):
+class Rated(Request):
+    """A request with ratings."""
+
+    ratings: list[RatingIn]
+
+    def as_ratings(self) -> list[Rating]:
+        """The ratings as the library takes them."""
+        return [Rating(rating.item, rating.value, rating.context) for rating in self.ratings]
+
+
+class RatingsIn(Rated):
     """Ratings to add; one of the same item is replaced."""
 
     model_config = ConfigDict(
@@ -111,7 +123,7 @@ class RatingsIn(Request):
     ratings: Annotated[list[RatingIn], Field(min_length=1, max_length=RATINGS_PER_CALL)]
 
 
-class RecommendIn(Request):
+class RecommendIn(Rated):
     """A newcomer who is not stored, and what is wanted for them."""
 
     model_config = ConfigDict(
