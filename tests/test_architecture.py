@@ -59,6 +59,15 @@ FLOORS = [
     ["demo"],
     [""],  # the package itself: its public names
     ["terminal"],
+    ["serve.tables"],
+    ["serve.database", "serve.migrations", "serve.keys"],
+    ["serve.store"],
+    ["serve.problems", "serve.wire", "serve.cache", "serve.observe", "serve.batcher", "serve.pagefiles"],
+    ["serve.limits", "serve.service"],
+    ["serve.guard"],
+    ["serve.app"],
+    ["serve.server"],
+    ["serve"],
     ["cli_serve"],
     ["cli"],
 ]
