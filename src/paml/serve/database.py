@@ -199,7 +199,7 @@ def _postgres(url: URL) -> Engine:
     def prepare(connection: Any, record: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = {1000 * seconds}")
-            cursor.execute(f"SET statement_timeout = {1000 * seconds}")
+            cursor.execute(f"SET statement_timeout = {2000 * seconds}")  # longer, so that a lock is named as the cause
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
                 "WHERE current_setting('synchronous_commit') = 'off'"
