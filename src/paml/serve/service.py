@@ -65,10 +65,10 @@ class Service:
         return answer
 
     async def read(self, name: str) -> StoredUser:
-        """A stored user; an unknown one is an error that says how to create them."""
+        """A stored user."""
         found = await self.stored(lambda store: store.user(name))
         if found is None:
-            raise UnknownUser("there is no such user", remedy="create them with PUT /v1/users/{id}")
+            raise UnknownUser("there is no such user", remedy="create them first")
         return found
 
     async def _cached(self, name: str) -> User | None:
