@@ -76,6 +76,10 @@ class Catalogue:
             raise UnknownItem(item, self._remedy(key))
         return row
 
+    def title(self, item: str) -> str:
+        """The title of an item."""
+        return self.titles[self.row(item)]
+
     def rows(self, items: Sequence[object]) -> np.ndarray:
         """The rows of several items."""
         return np.fromiter((self.row(item) for item in items), dtype=np.int64, count=len(items))
