@@ -11,7 +11,11 @@ import platform
 import sys
 from pathlib import Path
 
+<<<<<<< HEAD
 NAMES = ["batches", "engine", "memory_search", "growth", "sources", "predictor"]
+=======
+NAMES = ["batches", "engine", "memory_search", "growth", "sources", "store"]
+>>>>>>> serve
 
 
 class Tee(io.StringIO):

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from serving import Server
 
 import paml
 from paml.newcomers import Rating
-from serving import Server
 
 CLIENTS = 50
-ROUNDS = 6
+ROUNDS = 3
 
 
 def test_fifty_clients_writing_and_reading(server: Server, trained: paml.Run) -> None:
