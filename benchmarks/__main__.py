@@ -11,11 +11,7 @@ import platform
 import sys
 from pathlib import Path
 
-<<<<<<< HEAD
-NAMES = ["batches", "engine", "memory_search", "growth", "sources", "predictor"]
-=======
-NAMES = ["batches", "engine", "memory_search", "growth", "sources", "store"]
->>>>>>> serve
+NAMES = ["batches", "engine", "memory_search", "growth", "sources", "store", "predictor"]
 
 
 class Tee(io.StringIO):

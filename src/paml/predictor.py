@@ -231,7 +231,7 @@ class User:
         """As `why`, for several items at once."""
         predictor, ratings = self.predictor, self.newcomer.ratings
         block = predictor.block(torch.from_numpy(predictor.catalogue.rows(items)), context)
-        if not ratings:
+        if not ratings or not items:
             return [[] for _ in items]
         batch = predictor.batch([self.newcomer])
         members = predictor.members
