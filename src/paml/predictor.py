@@ -27,6 +27,7 @@ from paml.layers import ItemTable
 from paml.learner import Adapted, Ensemble, Learner
 from paml.newcomers import Encoding, Group, Newcomer, ProfileField, Rating, Values
 from paml.population import Population, Standing
+from paml.questions import Question, best_question
 from paml.rates import rate_per_user
 
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
@@ -238,6 +239,25 @@ class User:
             [Reason(ratings[s].item, titles[s], float(ratings[s].value), float(effect_S[s])) for s in order[:n]]
             for effect_S, order in zip(effect_RS, np.argsort(-np.abs(effect_RS), axis=1, kind="stable"), strict=True)
         ]
+
+    @torch.no_grad()
+    def next_question(self, exclude: Sequence[str] = ()) -> Question | None:
+        """The item whose rating is expected to help most; None if none is left.
+
+        `exclude` are items the user was asked about and does not know, which tells as well.
+        """
+        predictor, catalogue = self.predictor, self.predictor.catalogue
+        rated = catalogue.rows([rating.item for rating in self.newcomer.ratings])
+        skipped = np.setdiff1d(catalogue.rows(exclude), rated)
+        batch = predictor.batch([self.newcomer])
+        adapted = [(member.learner, predictor.adapt_member(member, batch)) for member in predictor.members]
+        found = best_question(
+            adapted, lambda index_R: predictor.block(index_R, None), catalogue.acquaintance, rated, skipped
+        )
+        if found is None:
+            return None
+        row, chance, gain = found
+        return Question(catalogue.ids[row], catalogue.titles[row], chance, gain)
 
     def standing(self) -> Standing:
         """The own rate on the distribution of training users' rates, and the groups of similar training users."""
