@@ -104,7 +104,7 @@ def create_guarded(run: Run, service: Service, options: Options) -> Guard:
 def bind(address: Address) -> socket.socket:
     """A listening socket; before the model is loaded, so that a port in use is said at once."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY; without, every answer waits 40 ms for a delayed acknowledgement.
+    # With the protocol named, asyncio sets TCP_NODELAY; without, answers wait 40 ms for a delayed acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
