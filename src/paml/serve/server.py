@@ -70,7 +70,6 @@ def open_store(run: Path, url: str | None) -> Store:
 
 def serve(path: Path, options: Options) -> None:
     """Serve a run until SIGINT or SIGTERM; requests under way are answered first."""
-    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
     if options.threads:
         torch.set_num_threads(options.threads)
     listening = bind(options.address)
@@ -120,6 +119,7 @@ def bind(address: Address) -> socket.socket:
 
 
 def _run(app: Guard, listening: socket.socket, options: Options) -> None:
+    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
     host, port = listening.getsockname()[:2]
     logging.getLogger("paml").info("serving at %s", Address(host, port).url)
     server = uvicorn.Server(
