@@ -56,6 +56,7 @@ FLOORS = [
     ["demo"],
     [""],  # the package itself: its public names
     ["terminal"],
+    ["cli_serve"],
     ["cli"],
 ]
 
