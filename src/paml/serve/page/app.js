@@ -16,10 +16,12 @@ import { count, listed, nameOf } from "./wording.js";
 
 const TOP = 10;
 const REASONS = 3;
+const NEWS_SECONDS = 8;
 
 let scale, topTen, rated, finder, form; // of this server's model, made once by `begin`
 let profile = {};
 let standing = null;
+let fading = 0; // the timer that takes news away again
 let latest = 0; // answers to older questions are not shown
 let line = Promise.resolve(); // changes are sent one after the other: the last one wins
 
@@ -94,12 +96,21 @@ async function refresh(cause = "") {
     ask("GET", mine("standing")),
   ]);
   if (turn !== latest) return;
+  const hold = holdStill();
   const changes = topTen.update(recommended.items);
   standing = place;
   showBasis();
   showStanding();
   showQuestion(question);
   if (changes) announce(cause ? `${cause}: ${changes}` : changes);
+  hold();
+}
+
+/** What the visitor is using stays where it is, though the list above it may grow or shrink. */
+function holdStill() {
+  const used = document.activeElement?.closest(".side > section");
+  const before = used?.getBoundingClientRect().top;
+  return () => used && window.scrollBy({ top: used.getBoundingClientRect().top - before, behavior: "instant" });
 }
 
 /** The next question, or null when there is nothing left to ask. */
@@ -145,6 +156,8 @@ function announce(news) {
   byId("news").textContent = text;
   byId("jump").textContent = `Your top ten: ${news}`;
   byId("jump").hidden = false; // the style shows it only while the list is out of sight
+  clearTimeout(fading);
+  fading = setTimeout(() => (byId("jump").hidden = true), NEWS_SECONDS * 1000);
 }
 
 function rate(entry, value) {
