@@ -74,7 +74,7 @@ def adapt(
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
     first = Adaptation(layers)
-    x = x.detached() if first_order else x
+    x = x.detached() if first_order and torch.is_grad_enabled() else x
     count_B1 = mask_BS.sum(dim=1, keepdim=True)
     weight_BS = mask_BS / (count_B1.clamp(min=1) if evidence is None else count_B1 + evidence)
     for step in range(steps):

@@ -109,6 +109,10 @@ class SharedLayer:
         """Gradient by the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
         return backpropagate(grad_BRK, self.weights.rows_DK, active_BRD)
 
+    def of(self, users: slice) -> "SharedLayer":
+        """The layer of some of the users: the same for all."""
+        return self
+
 
 @dataclass(frozen=True)
 class AttendingLayer:
@@ -138,6 +142,12 @@ class AttendingLayer:
         base_BRD = times_transposed(grad_BRK, self.weights.rows_DK)
         return where_active(torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1), active_BRD)
 
+    def of(self, users: slice) -> "AttendingLayer":
+        """The layer of some of the users."""
+        return AttendingLayer(
+            self.weights, self.alpha_B11[users], self.keys_BSD[users], self.shared_key_BC[users], self.values_BSK[users]
+        )
+
 
 @dataclass(frozen=True)
 class PersonalLayer:
@@ -154,6 +164,10 @@ class PersonalLayer:
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
         """Gradient by the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
         return where_active(times_transposed(grad_BRK, self.rows_BDK), active_BRD)
+
+    def of(self, users: slice) -> "PersonalLayer":
+        """The layer of some of the users."""
+        return PersonalLayer(self.rows_BDK[users], self.shared_BCK[users])
 
 
 Layer = SharedLayer | AttendingLayer | PersonalLayer

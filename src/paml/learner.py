@@ -4,7 +4,7 @@ Legend: B users, R rows, K outputs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,16 @@ class Adapted:
     embedded: Embedded
     rate: Rate
     adaptation: Adaptation
+
+    def of(self, users: slice) -> "Adapted":
+        """Some of the users, as far as their outputs need it: the batch, the rates and the first step stay behind."""
+        embedded, layers = self.embedded, tuple(layer.of(users) for layer in self.adaptation.layers)
+        start_BDK = None if embedded.start_BDK is None else embedded.start_BDK[users]
+        return replace(
+            self,
+            embedded=replace(embedded, h_BH=embedded.h_BH[users], start_BDK=start_BDK),
+            adaptation=Adaptation(layers),
+        )
 
 
 class Learner(nn.Module):

@@ -84,11 +84,16 @@ class Network(nn.Module):
         """h, (B, H): the user's field embeddings side by side."""
         return self.user(features)  # type: ignore[no-any-return]
 
-    def embed(self, batch: TensorBatch) -> Embedded:
-        """Embed the batch's users, and its distinct items once each."""
-        items: ItemVectors = self.items(batch.items, batch.item_N)
+    def embed_items(self, features: Features, item_N: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """Distinct items, and their products with the first layer, which are computed once."""
+        items: ItemVectors = self.items(features, item_N)
+        return items, ItemTable(items.vectors_ND)
+
+    def embed(self, batch: TensorBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
+        """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
+        items, table = self.embed_items(batch.items, batch.item_N) if known is None else known
         start_BDK = self.start(batch.users, items.chosen_NG, batch.support.index_BR, batch.support.mask_BR)
-        return Embedded(batch, self.embed_users(batch.users), items, ItemTable(items.vectors_ND), start_BDK)
+        return Embedded(batch, self.embed_users(batch.users), items, table, start_BDK)
 
     def first_input(self, embedded: Embedded, block: RowBlock) -> ItemInput:
         """The first layer's input for support or query rows."""
