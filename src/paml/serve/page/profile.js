@@ -3,9 +3,11 @@
 import { element } from "./dom.js";
 import { label } from "./wording.js";
 
+const MOST_FIELDS = 8; // more are there on request
 const MOST_OPTIONS = 40; // more are typed, with suggestions
 const MOST_SUGGESTED = 500;
 const UNSAID = "not said";
+const inOrder = new Intl.Collator("en", { numeric: true });
 
 /** The form with one control per field; `changed(profile)` is called when something was said or taken back. */
 export class ProfileForm {
@@ -16,7 +18,10 @@ export class ProfileForm {
   }
 
   show(profile) {
-    this.form.replaceChildren(...this.fields.map((field) => control(field, profile[field.name])));
+    const controls = this.fields.map((field) => control(field, profile[field.name]));
+    const [first, more] = [controls.slice(0, MOST_FIELDS), controls.slice(MOST_FIELDS)];
+    this.form.replaceChildren(...first);
+    if (more.length) this.form.append(element("details", {}, element("summary", {}, `${more.length} more`), element("div", {}, ...more)));
   }
 }
 
@@ -27,7 +32,7 @@ function control(field, value) {
   if (field.kind === "numeric") return element("div", {}, name, element("input", { id, type: "number", step: "any", value, placeholder: UNSAID }));
   if (field.kind === "multi") return element("div", {}, name, several(id, values, value));
   if (values.length > MOST_OPTIONS) return element("div", {}, name, ...typed(id, values, value));
-  const options = values.map((option) => element("option", { value: option, selected: String(option) === String(value) }, String(option)));
+  const options = values.toSorted(inOrder.compare).map((option) => element("option", { value: option, selected: String(option) === String(value) }, String(option)));
   return element("div", {}, name, element("select", { id }, element("option", { value: "" }, UNSAID), ...options));
 }
 
