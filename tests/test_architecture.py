@@ -59,6 +59,9 @@ FLOORS = [
     ["demo"],
     [""],  # the package itself: its public names
     ["terminal"],
+    ["serve.tables"],
+    ["serve.database", "serve.migrations", "serve.keys"],
+    ["serve.store"],
     ["cli_serve"],
     ["cli"],
 ]

@@ -5,8 +5,11 @@ PamlError
 │   └── InputError  a newcomer's profile or rating that cannot be used: which field, its value, what is expected
 │       └── UnknownItem
 ├── DataError       input data that cannot be read as what it claims to be
-├── FormatError     a file of our own (prepared data set, run) that is damaged, edited or of another version
-└── TrainingError   training that cannot go on
+├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
+├── TrainingError   training that cannot go on
+├── UnknownUser     a user whom the store does not hold
+├── TooManyRatings  more ratings of one user than are kept
+└── StoreUnavailable  a database that does not answer now; the same call may succeed later
 """
 
 from collections.abc import Iterable
@@ -57,6 +60,18 @@ class FormatError(PamlError):
 
 class TrainingError(PamlError):
     """Training that cannot go on: a loss that is not finite."""
+
+
+class UnknownUser(PamlError):  # noqa: N818
+    """A user whom the store does not hold: never created, or deleted."""
+
+
+class TooManyRatings(PamlError):  # noqa: N818
+    """More ratings of one user than the store keeps."""
+
+
+class StoreUnavailable(PamlError):  # noqa: N818
+    """A database that is lost, locked or out of space; what was acknowledged stays, and the call may be repeated."""
 
 
 def shortened(value: object, most: int = 60) -> str:
