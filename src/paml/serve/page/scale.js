@@ -31,7 +31,7 @@ const CLICKS = {
   value: (number) => (number > 0 ? "a click" : "no click"),
   short: (number) => (number > 0 ? "a click" : "no click"),
   score: (number) => percent(number),
-  effect: (number) => signed(`${(100 * number).toFixed(1)} %`),
+  effect: (number) => signed(`${(100 * number).toFixed(1)}%`),
   height: (number) => number,
   range: "clicks",
 };
