@@ -62,6 +62,12 @@ FLOORS = [
     ["serve.tables"],
     ["serve.database", "serve.migrations", "serve.keys"],
     ["serve.store"],
+    ["serve.problems", "serve.wire", "serve.cache", "serve.observe", "serve.batcher", "serve.pagefiles"],
+    ["serve.limits", "serve.service"],
+    ["serve.guard"],
+    ["serve.app"],
+    ["serve.server"],
+    ["serve"],
     ["cli_serve"],
     ["cli"],
 ]

@@ -10,9 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
+from serving import Server
 
+import paml
+from paml.serve.service import Service
 from paml.serve.store import Store
 
 KINDS = ["sqlite", "postgresql"]
@@ -116,5 +120,37 @@ def url(new_url: NewUrl) -> str:
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
     opened = Store.open(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def trained(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
+    """A small run on the embedded data."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    paml.train(world, method="ridge", out=out, settings={"epochs": 2, "members": 2})
+    return paml.Run.load(out)
+
+
+@pytest.fixture(scope="session")
+def server(trained: paml.Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that all tests share: SQLite, loopback, no key, any rate of requests."""
+    folder = tmp_path_factory.mktemp("server")
+    url = f"sqlite:///{folder / 'users.sqlite'}"
+    started = Server(trained.path, folder / "log", "--store", url, "--rate", "0", "--log-level", "debug")
+    yield started.ready()
+    assert started.stop() == 0, started.log
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+def service(trained: paml.Run, tmp_path: Path) -> Iterator[Service]:
+    """The service without HTTP."""
+    opened = Service(trained.predictor, Store.open(f"sqlite:///{tmp_path / 'users.sqlite'}"))
     yield opened
     opened.close()

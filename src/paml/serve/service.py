@@ -1,0 +1,149 @@
+"""What the service does, apart from HTTP: stored users in, adapted users and answers out.
+
+Store calls run in threads, because a database may be slow; all work on the model runs in the batcher's thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from paml.errors import PamlError, StoreUnavailable, UnknownUser
+from paml.newcomers import Newcomer
+from paml.predictor import Predictor, User
+from paml.serve.batcher import Batcher
+from paml.serve.cache import UserCache
+from paml.serve.observe import Metrics
+from paml.serve.store import Store, StoredUser
+
+T = TypeVar("T")
+STORE_THREADS = 16  # as many as the store keeps connections
+
+
+class Service:
+    """A predictor and a store, joined: who is asked for is read, adapted or found in the cache, and answered."""
+
+    def __init__(self, predictor: Predictor, store: Store, batch: int = 32) -> None:
+        self.predictor, self.metrics = predictor, Metrics()
+        self._store = store
+        self._cache = UserCache()
+        self._threads = ThreadPoolExecutor(STORE_THREADS, "paml-store")
+        self._batcher = Batcher(self._adapt, most=batch, observe=self.metrics.batch.observe)
+
+    async def stored(self, call: Callable[[Store], T]) -> T:
+        """The answer of the store."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call, self._store)
+        except StoreUnavailable:
+            self.metrics.store_errors.inc()
+            raise
+
+    async def of_newcomer(self, newcomer: Newcomer, finish: Callable[[User], T]) -> T:
+        """What is wanted of a user who is not stored."""
+        _, answer = await self._batcher.run(newcomer, finish)
+        return answer
+
+    async def of_stored(self, name: str, finish: Callable[[User], T]) -> T:
+        """What is wanted of a stored user, as of the newest version that was acknowledged before the request."""
+        with self._batcher.coming() as arrive:
+            user = await self._cached(name)
+            if user is not None:
+                arrive()
+                return (await self._batcher.run(user, finish))[1]
+            found = await self.read(name)
+            arrive()
+            return await self.of_version(name, found, finish)
+
+    async def of_version(self, name: str, found: StoredUser, finish: Callable[[User], T], *, score: bool = True) -> T:
+        """The same for a stored user who was just read; without `score` no items are scored ahead."""
+        user = self._cache.get(name, found.version)
+        adapted, answer = await self._batcher.run(user or self.newcomer_of(found), finish, score=score)
+        if user is None:
+            self._cache.put(name, found.version, adapted)
+            self.metrics.cached.set(len(self._cache))
+            self.metrics.cached_bytes.set(self._cache.size)
+        return answer
+
+    async def read(self, name: str) -> StoredUser:
+        """A stored user; an unknown one is an error that says how to create them."""
+        found = await self.stored(lambda store: store.user(name))
+        if found is None:
+            raise UnknownUser("there is no such user", remedy="create them with PUT /v1/users/{id}")
+        return found
+
+    async def _cached(self, name: str) -> User | None:
+        """The adapted user, if what is stored has not changed since; the store is asked every time."""
+        if name in self._cache:
+            version = await self.stored(lambda store: store.version(name))
+            user = None if version is None else self._cache.get(name, version)
+            if user is not None:
+                self.metrics.cache_hit.inc()
+                return user
+        self.metrics.cache_miss.inc()
+        return None
+
+    def forget(self, name: str) -> None:
+        """Drop what was computed for a user who was deleted."""
+        self._cache.drop(name)
+
+    def newcomer_of(self, found: StoredUser) -> Newcomer:
+        """A stored user to adapt, without what the model in use does not know (it may be newer than the ratings)."""
+        newcomer = Newcomer(found.profile, found.ratings)
+        if self._usable(newcomer):
+            return newcomer
+        profile = {name: value for name, value in found.profile.items() if self._usable(Newcomer({name: value}))}
+        return Newcomer(profile, [rating for rating in newcomer.ratings if self._usable(Newcomer({}, [rating]))])
+
+    def check(self, newcomer: Newcomer) -> None:
+        """Refuse a profile or ratings that the model cannot use, before they are stored."""
+        self.predictor.batch([newcomer])
+
+    def title(self, item: str) -> str | None:
+        """An item's title, None if the model in use does not know it."""
+        catalogue = self.predictor.catalogue
+        return catalogue.titles[catalogue.row(item)] if item in catalogue else None
+
+    def has_keys(self) -> bool:
+        """Whether somebody made a key."""
+        return bool(self._store.keys())
+
+    async def key_name(self, secret: str) -> str | None:
+        """The name of the key with this secret."""
+        return await self.stored(lambda store: store.check_key(secret))
+
+    def close(self) -> None:
+        """Finish what is under way."""
+        self._batcher.close()
+        self._threads.shutdown()
+        self._store.close()
+
+    def _adapt(self, newcomers: Sequence[Newcomer], score: bool) -> list[User]:
+        return self.predictor.adapt_many(newcomers, score=score)
+
+    def _usable(self, newcomer: Newcomer) -> bool:
+        try:
+            self.check(newcomer)
+        except PamlError:
+            return False
+        return True
+
+
+def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *, exclude_seen: bool) -> dict[str, Any]:
+    """The best items with their reasons, as they are sent."""
+    found = user.recommend(n, exclude_seen=exclude_seen, among=among)
+    return {
+        "rate": user.rate,
+        "group": user.group,
+        "items": [
+            {
+                "item": entry.item,
+                "title": entry.title,
+                "score": entry.score,
+                "because": [
+                    {"item": reason.item, "title": reason.title, "value": reason.value, "effect": reason.effect}
+                    for reason in (user.why(entry.item, n=why) if why else ())  # type: ignore[attr-defined]
+                ],
+            }
+            for entry in found
+        ],
+    }
