@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from serving import Server
 
 import paml
-from serving import Server
 
 JSON = {"Content-Type": "application/json"}
 MANY = "x" * 1_000_000

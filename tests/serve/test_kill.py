@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from serving import Server
 
 import paml
-from serving import Server
 
 WRITERS = 4
 

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from serving import Server
 
 import paml
 from paml.newcomers import Rating
-from serving import Server
 
 CLIENTS = 50
 ROUNDS = 6

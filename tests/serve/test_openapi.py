@@ -6,7 +6,6 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-
 from serving import Server
 
 OPERATIONS = {

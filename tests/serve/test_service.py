@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from serving import Server
 
 import paml
 from paml.newcomers import Rating
 from paml.predictor import User
 from paml.serve.server import Address, Options, serve
 from paml.serve.store import Store
-from serving import Server
 
 JSON = {"Content-Type": "application/json"}
 
@@ -222,10 +222,10 @@ def test_names_that_are_not_ours_and_pages_of_others_are_refused(client: httpx.C
 def test_keys(trained: paml.Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'users.sqlite'}"
     with pytest.raises(paml.PamlError, match="--new-key"):
-        serve(trained.path, Options(Address("0.0.0.0", 0), url))  # noqa: S104 - refused, which is the test
+        serve(trained.path, Options(Address("0.0.0.0", 0), url))
     store = Store.open(url)
     old = store.add_key("old")
-    server = Server(trained.path, tmp_path / "log", "--store", url, "--rate", "20", host="0.0.0.0").ready()  # noqa: S104
+    server = Server(trained.path, tmp_path / "log", "--store", url, "--rate", "20", host="0.0.0.0").ready()
     try:
         with server.client() as client:
             for path in ("/v1/model", "/v1/users/a", "/v1/items", "/metrics"):
