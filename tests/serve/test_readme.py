@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from serve.serving import Server
+from serving import Server
 
 README = Path(__file__).parent.parent.parent / "README.md"
 ADDRESS = "http://127.0.0.1:8000"

@@ -9,21 +9,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from serving import Server
 
 import paml
 from paml.serve.store import Store
 from report.test_page import outline
-from serve.serving import Server
 
 PAGE = Path(paml.__file__).parent / "serve" / "page"
 WIDE, PHONE = (1280, 900), (390, 844)
 CONTRASTS = (Path(__file__).parent / "contrasts.js").read_text()
-
-
-@pytest.fixture(scope="module")
-def films(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = paml.train(world, "ridge", out=tmp_path_factory.mktemp("films") / "run", settings={"epochs": 2, "members": 1})
-    return run.path
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +34,6 @@ def serving(run: Path, folder: Path, *options: str) -> Iterator[Server]:
         yield server.ready()
     finally:
         server.stop()
-
-
-@pytest.fixture(scope="module")
-def server(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(films, tmp_path_factory.mktemp("server")) as started:
-        yield started
 
 
 class Visit:
@@ -351,8 +339,8 @@ def test_forget_me(visit: Visit) -> None:
     assert not visit.page.locator("#own").is_visible()
 
 
-def test_a_server_that_is_gone_is_told_in_words_and_comes_back(browser: Any, films: Path, tmp_path: Path) -> None:
-    with serving(films, tmp_path) as server:
+def test_a_server_that_is_gone_is_told_in_words_and_comes_back(browser: Any, trained: paml.Run, tmp_path: Path) -> None:
+    with serving(trained.path, tmp_path) as server:
         here = Visit(browser, server.url).ready()
         here.rate("#question", 4)
         server.stop()
@@ -376,10 +364,10 @@ def test_a_store_that_forgot_the_visitor_meets_them_anew(visit: Visit) -> None:
     visit.complaints.clear()  # the 404 that told us
 
 
-def test_a_key_is_asked_for_once(browser: Any, films: Path, tmp_path: Path) -> None:
+def test_a_key_is_asked_for_once(browser: Any, trained: paml.Run, tmp_path: Path) -> None:
     with closing(Store.open(f"sqlite:///{tmp_path / 'users.sqlite'}")) as store:
         key = store.add_key("visitors")
-    with serving(films, tmp_path) as server:
+    with serving(trained.path, tmp_path) as server:
         here = Visit(browser, server.url)
         for secret, then in (("wrong", "#key[open]"), (key, "#items > li")):
             here.page.wait_for_selector("#key[open]")
