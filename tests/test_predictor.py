@@ -87,3 +87,22 @@ def test_recommendations_are_the_highest_scores(run: paml.Run) -> None:
     assert len(user.recommend(10_000)) == len(items)
     assert len(user.recommend(10_000, exclude_seen=False)) == len(run.predictor.catalogue)
     assert {one.item for one in user.recommend(5, among=["3", "20", "21"])} == {"20", "21"}
+
+
+@pytest.mark.parametrize("target", ["rating", "click"])
+@pytest.mark.parametrize("method", METHODS)
+def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, trained: Train) -> None:
+    run = trained(target, method)
+    newcomers, queries, _ = newcomers_of(run.data(), 3)
+    for newcomer, items in zip(newcomers, queries, strict=True):
+        user, stranger = run.adapt(newcomer.profile, newcomer.ratings), run.adapt(newcomer.profile)
+        shift = user.predict(items) - stranger.predict(items)
+        reasons = user.reasons(items, n=len(newcomer.ratings))
+        np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
+        sizes = [abs(reason.effect) for reason in reasons[0]]
+        assert sizes == sorted(sizes, reverse=True)
+        alone = user.why(items[0], n=2)
+        np.testing.assert_allclose(
+            [reason.effect for reason in alone], [reason.effect for reason in reasons[0][:2]], atol=1e-5
+        )
+        assert stranger.why(items[0]) == []

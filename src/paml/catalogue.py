@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from paml.acquaintance import Acquaintance, find_acquaintance
 from paml.data.features import Features
 from paml.data.prepared import PreparedData, Vocabulary
 from paml.data.schema import Kind, Schema
@@ -20,7 +21,7 @@ from paml.data.vocabulary import Categories, Scaling
 from paml.errors import SettingsError, UnknownItem
 from paml.files import read_table, write_table
 
-COUNT = "_ratings"  # no field can have this name
+COUNT, SHARE, VECTOR = "_ratings", "_share", "_vector"  # no field can have these names
 LONGEST_QUERY = 200  # characters of a search that are looked at
 
 
@@ -43,6 +44,8 @@ class Catalogue:
         title = "title" if "title" in names else names[0] if names else "item"
         self.titles: list[str] = table[title].fill_null(table["item"]).to_list()
         self.ratings_I: np.ndarray = table[COUNT].to_numpy()
+        vectors_IR = torch.from_numpy(table[VECTOR].to_numpy().reshape(len(table), -1).copy())
+        self.acquaintance = Acquaintance(torch.from_numpy(table[SHARE].to_numpy().copy()), vectors_IR)
         self._row = {item: row for row, item in enumerate(self.ids)}
         self._sorted = sorted(self.ids)
         text = pl.concat_str(pl.Series(self.titles), pl.lit(" "), table["item"])
@@ -55,7 +58,7 @@ class Catalogue:
     @classmethod
     def load(cls, path: Path, schema: Schema) -> "Catalogue":
         """Read what `write_catalogue` wrote."""
-        columns = ("item", COUNT, *(field.name for field in schema.item))
+        columns = ("item", COUNT, SHARE, VECTOR, *(field.name for field in schema.item))
         return cls(read_table(path, columns, "train again"), schema)
 
     def __len__(self) -> int:
@@ -75,6 +78,10 @@ class Catalogue:
         if row is None:
             raise UnknownItem(item, self._remedy(key))
         return row
+
+    def title(self, item: str) -> str:
+        """The title of an item."""
+        return self.titles[self.row(item)]
 
     def rows(self, items: Sequence[object]) -> np.ndarray:
         """The rows of several items."""
@@ -128,11 +135,17 @@ class Catalogue:
         return self.search("", limit=1)[0].item
 
 
-def write_catalogue(data: PreparedData, path: Path) -> None:
-    """Store all columns of the data set's items, and how many rows of training users each has."""
+def write_catalogue(data: PreparedData, path: Path, seed: int) -> None:
+    """Store all columns of the data set's items, how many rows of training users each has, and who knows it."""
     end = int(data.array("offsets")[data.manifest.splits["train"][1]])
     count_I = np.bincount(data.array("item")[:end], minlength=data.manifest.items)
-    write_table(path, data.items().collect().with_columns(pl.Series(COUNT, count_I)))
+    known = find_acquaintance(data, np.random.default_rng([seed, 5]))
+    columns = (
+        pl.Series(COUNT, count_I),
+        pl.Series(SHARE, known.share_I.numpy()),
+        pl.Series(VECTOR, known.vectors_IR.numpy()),
+    )
+    write_table(path, data.items().collect().with_columns(columns))
 
 
 def _plain(text: pl.Expr) -> pl.Expr:

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from paml.adapt import Adaptation, Rate, forward
 from paml.data.batches import RowBlock, TensorBatch
+from paml.data.features import Features
 from paml.heads import Head, user_loss
 from paml.inner import Inner
+from paml.layers import ItemInput, TableInput
 from paml.model import Embedded, Network
 from paml.rates import RateSource, rate_per_user
 
@@ -59,7 +61,14 @@ class Learner(nn.Module):
 
     def outputs(self, adapted: Adapted, block: RowBlock) -> Tensor:
         """Outputs of the adapted network for rows, (B, R, K)."""
-        x = self.network.first_input(adapted.embedded, block)
+        return self._outputs(adapted, self.network.first_input(adapted.embedded, block))
+
+    def outputs_of_all(self, adapted: Adapted, items: slice, context: Features | None) -> Tensor:
+        """Outputs for a stretch of the items, in one context, (B, R, K)."""
+        return self._outputs(adapted, self.network.whole_input(adapted.embedded, items, context))
+
+    @staticmethod
+    def _outputs(adapted: Adapted, x: ItemInput | TableInput) -> Tensor:
         out_BRK, _ = forward(adapted.adaptation.layers, x)
         offset_BRK = adapted.embedded.offsets(x)
         return out_BRK if offset_BRK is None else out_BRK + offset_BRK

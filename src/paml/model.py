@@ -14,7 +14,7 @@ from paml.data.batches import RowBlock, TensorBatch
 from paml.data.features import Features
 from paml.fields import FieldEmbedder
 from paml.items import ItemFactors, ItemFields, ItemVectors
-from paml.layers import ItemInput, ItemTable, Weights
+from paml.layers import ItemInput, ItemTable, TableInput, Weights
 from paml.start import Start
 
 
@@ -51,15 +51,13 @@ class Embedded:
     table: ItemTable
     start_BDK: Tensor | None
 
-    def offsets(self, x: ItemInput) -> Tensor | None:
+    def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
         """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's start."""
-        bias_NK, offset_BRK = self.items.bias_NK, None
-        if bias_NK is not None:
-            offset_BRK = bias_NK.index_select(0, x.index_BR.flatten()).view(*x.index_BR.shape, -1)
+        bias_NK = self.items.bias_NK
+        offset_BRK = None if bias_NK is None else x.look_up(bias_NK)
         if self.start_BDK is None:
             return offset_BRK
-        item_BRD = x.x_BRD[..., : self.items.vectors_ND.shape[1]]
-        start_BRK = torch.baddbmm(self.start_BDK[:, -1:], item_BRD, self.start_BDK[:, :-1])
+        start_BRK = x.items_times(self.start_BDK[:, :-1], self.start_BDK[:, -1:])
         return start_BRK if offset_BRK is None else offset_BRK + start_BRK
 
 
@@ -103,3 +101,12 @@ class Network(nn.Module):
         if self.context.fields and block.context is not None:
             context_BRD = self.context(block.context).view(*block.index_BR.shape, -1)
         return ItemInput(embedded.table, block.index_BR, shared_BC, context_BRD)
+
+    def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
+        """The first layer's input for a stretch of the items, the same for all users, in one context."""
+        h_BH = embedded.h_BH
+        shared_BC = torch.cat([h_BH, h_BH.new_ones(len(h_BH), 1)], dim=1)
+        context_BD = None
+        if self.context.fields and context is not None:
+            context_BD = self.context(context).expand(len(h_BH), -1)
+        return TableInput(embedded.table, items, shared_BC, context_BD)

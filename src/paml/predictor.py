@@ -7,7 +7,7 @@ changed after loading, so threads may share a predictor and its users.
 Legend: B users, I all items, R rows, S support rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,11 +21,13 @@ from paml.data.features import Features
 from paml.data.prepared import Vocabulary
 from paml.data.schema import Schema, Target
 from paml.errors import SettingsError
+from paml.explain import Reason, effects
 from paml.items import ItemVectors
 from paml.layers import ItemTable
 from paml.learner import Adapted, Ensemble, Learner
 from paml.newcomers import Encoding, Group, Newcomer, ProfileField, Rating, Values
 from paml.population import Population, Standing
+from paml.questions import Question, best_question
 from paml.rates import rate_per_user
 
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
@@ -65,7 +67,7 @@ class Predictor:
         self.catalogue, self.population = catalogue, population
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
-        self._features, self.item_I = catalogue.features(schema, vocabulary)
+        self._features, self._item_I = catalogue.features(schema, vocabulary)
         self.members = tuple(self._prepared(learner) for learner in ensemble.members)
         self._widest = max(
             max(part.shape[1] for part in (member.table.vectors_ND, *_weights(member.learner)))
@@ -102,11 +104,11 @@ class Predictor:
         adapted = [self.adapt_member(member, batch) for member in self.members]
         rates = [rate_per_user(one.rate, len(newcomers)) for one in adapted]
         rate_B = torch.stack(rates).mean(dim=0).tolist()
-        score_BI = self.score(adapted, self.item_I, None) if score else None
+        score_BI = self.score_all(adapted) if score else None
         users = []
         for b, newcomer in enumerate(newcomers):
-            own = adapted if len(newcomers) == 1 else [one.of(slice(b, b + 1)) for one in adapted]
-            user = User(self, newcomer, tuple(own), rate_B[b], self.encoding.group(newcomer.profile))
+            own = tuple(one.of(slice(b, b + 1)) for one in adapted)
+            user = User(self, newcomer, own, rate_B[b], self.encoding.group(newcomer.profile))
             if score_BI is not None:
                 user.__dict__["_score_I"] = score_BI[b]  # what the cached property would compute
             users.append(user)
@@ -119,7 +121,7 @@ class Predictor:
             user_B=np.arange(len(newcomers)),
             users=self.encoding.users([newcomer.profile for newcomer in newcomers]),
             items=self._features,
-            item_N=self.item_I,
+            item_N=self._item_I,
             support=support,
             query=support,
         )
@@ -133,26 +135,40 @@ class Predictor:
     @torch.no_grad()
     def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
         """Predictions for the same items and the same context of all users, one `Adapted` per member, (B, R)."""
+        pairs = [*zip(self.members, adapted, strict=True)]
         users = len(adapted[0].embedded.h_BH)
-        support = adapted[0].embedded.batch.support.index_BR.shape[1]
-        at_once = max(1, CELLS_AT_ONCE // (users * max(self._widest, support)))
-        parts = [self._score_some(adapted, part_R, context, users) for part_R in torch.split(index_R, at_once)]
+        blocks = [self.block(part, context, users) for part in torch.split(index_R, self._rows_at_once(adapted))]
+        parts = [self._mean(member.learner.outputs(one, block) for member, one in pairs) for block in blocks]
         return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
 
-    def _score_some(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None, users: int) -> Tensor:
+    @torch.no_grad()
+    def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
+        """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
+        pairs = [*zip(self.members, adapted, strict=True)]
+        encoded, step = self.encoding.context([context or {}]), self._rows_at_once(adapted)
+        stretches = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
+        parts = [self._mean(m.learner.outputs_of_all(one, items, encoded) for m, one in pairs) for items in stretches]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> RowBlock:
+        """Items to predict, the same for all users, in the same context."""
         index_BR = index_R.expand(users, -1)
         encoded = self.encoding.context([context or {}])
-        unknown = torch.empty(0)  # targets of rows that are to be predicted, and nothing is padding
-        block = RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
-        predictions = [
-            member.learner.head.predict(member.learner.outputs(one, block))
-            for member, one in zip(self.members, adapted, strict=True)
-        ]
-        return torch.stack(predictions).mean(dim=0)
+        unknown = torch.empty(0)  # targets; and nothing is padding
+        return RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
+
+    def _mean(self, outputs: Iterable[Tensor]) -> Tensor:
+        """The members' predictions from their outputs, averaged."""
+        heads = (member.learner.head for member in self.members)
+        return torch.stack([head.predict(out_BRK) for head, out_BRK in zip(heads, outputs, strict=True)]).mean(dim=0)
+
+    def _rows_at_once(self, adapted: Sequence[Adapted]) -> int:
+        users, support = len(adapted[0].embedded.h_BH), adapted[0].embedded.batch.support.index_BR.shape[1]
+        return max(1, CELLS_AT_ONCE // (users * max(self._widest, support)))
 
     @torch.no_grad()
     def _prepared(self, learner: Learner) -> Member:
-        items, table = learner.network.embed_items(self._features, self.item_I)
+        items, table = learner.network.embed_items(self._features, self._item_I)
         table.products(learner.network.decision.theta()[0].rows_DK)
         return Member(learner, items, table)
 
@@ -178,7 +194,7 @@ class User:
         """Predictions for all items in the catalogue's order; without a context they are kept."""
         if context is None:
             return self._score_I.numpy()
-        return self.predictor.score(self.adapted, self.predictor.item_I, context)[0].numpy()
+        return self.predictor.score_all(self.adapted, context)[0].numpy()
 
     def recommend(
         self,
@@ -203,6 +219,46 @@ class User:
             for row, score in zip(row_R[best].tolist(), score_R[best].tolist(), strict=True)
         ]
 
+    def why(self, item: str, n: int = 3, context: Values | None = None) -> list[Reason]:
+        """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift."""
+        return self.reasons([item], n, context)[0]
+
+    @torch.no_grad()
+    def reasons(self, items: Sequence[str], n: int = 3, context: Values | None = None) -> list[list[Reason]]:
+        """As `why`, for several items at once."""
+        predictor, ratings = self.predictor, self.newcomer.ratings
+        block = predictor.block(torch.from_numpy(predictor.catalogue.rows(items)), context)
+        if not ratings:
+            return [[] for _ in items]
+        batch = predictor.batch([self.newcomer])
+        members = predictor.members
+        parts = [effects(member.learner, predictor.adapt_member(member, batch), block) for member in members]
+        effect_RS = torch.stack(parts).mean(dim=0).numpy()
+        titles = [predictor.catalogue.title(rating.item) for rating in ratings]
+        return [
+            [Reason(ratings[s].item, titles[s], float(ratings[s].value), float(effect_S[s])) for s in order[:n]]
+            for effect_S, order in zip(effect_RS, np.argsort(-np.abs(effect_RS), axis=1, kind="stable"), strict=True)
+        ]
+
+    @torch.no_grad()
+    def next_question(self, exclude: Sequence[str] = ()) -> Question | None:
+        """The item whose rating is expected to help most; None if none is left.
+
+        `exclude` are items the user was asked about and does not know, which tells as well.
+        """
+        predictor, catalogue = self.predictor, self.predictor.catalogue
+        rated = catalogue.rows([rating.item for rating in self.newcomer.ratings])
+        skipped = np.setdiff1d(catalogue.rows(exclude), rated)
+        batch = predictor.batch([self.newcomer])
+        adapted = [(member.learner, predictor.adapt_member(member, batch)) for member in predictor.members]
+        found = best_question(
+            adapted, lambda index_R: predictor.block(index_R, None), catalogue.acquaintance, rated, skipped
+        )
+        if found is None:
+            return None
+        row, chance, gain = found
+        return Question(catalogue.ids[row], catalogue.titles[row], chance, gain)
+
     def standing(self) -> Standing:
         """The own rate on the distribution of training users' rates, and the groups of similar training users."""
         h_H = self.adapted[0].embedded.h_BH[0].numpy()
@@ -216,7 +272,7 @@ class User:
 
     @cached_property
     def _score_I(self) -> Tensor:
-        return self.predictor.score(self.adapted, self.predictor.item_I, None)[0]
+        return self.predictor.score_all(self.adapted)[0]
 
 
 def _best(score_R: np.ndarray, n: int) -> np.ndarray:

@@ -297,7 +297,7 @@ class _Trainer:
             summary["memory_nodes"] = int(first.rates.memory.count)
             summary["memory_recall"] = self._recall(first.rates)
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
-        write_catalogue(self._data, self._folder / "catalogue.parquet")
+        write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
         population = self._folder / "population.parquet"
         write_population(self._ensemble, self._data, self._settings.fields, population, self._settings.seed)
         write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))

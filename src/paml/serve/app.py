@@ -193,7 +193,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="The item whose rating would help most",
     )
     async def get_next_question(user_id: Name, skip: MaybeNamed = None) -> Response:
-        asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()))  # type: ignore[attr-defined]
+        asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()))
         if asked is None:
             raise Problem(404, "the user has rated or skipped every item", kind="nothing-to-ask")
         return JSONResponse({"item": asked.item, "title": asked.title, "gain": asked.gain})

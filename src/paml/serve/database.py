@@ -39,7 +39,7 @@ KNOWN = "sqlite:///FILE or postgresql://USER@HOST/DATABASE expected"
 
 
 class Database:
-    """An engine with two doors: `reading` sees one moment, `writing` is durable when it is left."""
+    """Three doors: `glancing` for one statement, `reading` sees one moment, `writing` is durable when it is left."""
 
     def __init__(self, url: str) -> None:
         parsed = _parse(url)
@@ -48,11 +48,13 @@ class Database:
         if self._file:
             _touch(self._file)
             self._engine = _sqlite(self._file)
+            self._glancer = self._engine.execution_options()  # no BEGIN: a statement alone sees one moment
             self._reader = self._engine.execution_options(begin="BEGIN")
             self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         else:
             self._engine = _postgres(parsed)
             self._writer = self._engine.execution_options(isolation_level="READ COMMITTED")
+            self._glancer = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         # SQLite admits one writer: threads of this process queue here, as its own waiting is by polling and unfair.
         self._turn = threading.Lock() if self._file else None
@@ -61,6 +63,12 @@ class Database:
     def kind(self) -> str:
         """`sqlite` or `postgresql`."""
         return self._engine.dialect.name
+
+    @contextmanager
+    def glancing(self) -> Iterator[Connection]:
+        """For a single statement that reads: no transaction is begun and ended around it."""
+        with self._trouble(), self._glancer.connect() as connection:
+            yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -199,7 +207,7 @@ def _postgres(url: URL) -> Engine:
     def prepare(connection: Any, record: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = {1000 * seconds}")
-            cursor.execute(f"SET statement_timeout = {1000 * seconds}")
+            cursor.execute(f"SET statement_timeout = {2000 * seconds}")  # longer, so that a lock is named as the cause
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
                 "WHERE current_setting('synchronous_commit') = 'off'"

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from paml.errors import SettingsError
 from paml.serve.tables import keys
 
+_ALL = select(keys.c.name, keys.c.digest)
 PREFIX = "paml_"  # so that a leaked key is found by those who search for leaked keys
 
 
@@ -55,7 +56,7 @@ def check(connection: Connection, secret: str) -> str | None:
     """The name of the key with this secret; all keys are compared, each in constant time."""
     digest = digest_of(secret)
     found = None
-    for row in connection.execute(select(keys.c.name, keys.c.digest)):
+    for row in connection.execute(_ALL):
         if hmac.compare_digest(row.digest, digest):
             found = row.name
     return found

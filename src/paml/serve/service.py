@@ -141,7 +141,7 @@ def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *
                 "score": entry.score,
                 "because": [
                     {"item": reason.item, "title": reason.title, "value": reason.value, "effect": reason.effect}
-                    for reason in (user.why(entry.item, n=why) if why else ())  # type: ignore[attr-defined]
+                    for reason in (user.why(entry.item, n=why) if why else ())
                 ],
             }
             for entry in found

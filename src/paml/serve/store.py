@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from paml.errors import InputError, TooManyRatings, UnknownUser, shortened
@@ -25,6 +25,20 @@ MAX_RATINGS = 5000
 MAX_ID = 200  # characters; PostgreSQL's indexes hold at most some 2,700 bytes
 MAX_ITEM = 500
 MAX_JSON = 100_000
+
+
+# Built once: building a query takes longer than a database needs to answer it.
+_OF_USER = ratings_table.c.number == bindparam("number")
+_USER = select(users).where(users.c.id == bindparam("user"))
+_VERSION = select(users.c.version).where(users.c.id == bindparam("user"))
+_COUNT = select(func.count()).select_from(ratings_table).where(_OF_USER)
+_REMOVE = delete(ratings_table).where(_OF_USER, ratings_table.c.item == bindparam("item"))
+_RAISE = update(counter).values(value=counter.c.value + 1).returning(counter.c.value)
+_RATINGS = (
+    select(ratings_table.c.item, ratings_table.c.value, ratings_table.c.context)
+    .where(_OF_USER)
+    .order_by(ratings_table.c.version, ratings_table.c.item)
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,20 @@ class Store:
     def __init__(self, database: Database, *, max_ratings: int = MAX_RATINGS) -> None:
         self._database = database
         self._max_ratings = max_ratings
-        self._insert = postgresql.insert if database.kind == "postgresql" else sqlite.insert
+        sequence = database.kind == "postgresql"
+        insert = postgresql.insert if sequence else sqlite.insert
+        self._draw = select(versions.next_value()) if sequence else _RAISE
+        # In PostgreSQL drawn when the user's row is locked and not before, so that versions of a user only rise.
+        version = versions.next_value() if sequence else bindparam("drawn")
+        of_user = users.c.id == bindparam("user")
+        self._change_user = (
+            update(users).where(of_user).values(version=version).returning(users.c.number, users.c.version)
+        )
+        new = insert(users)
+        self._put_user = new.on_conflict_do_update(index_elements=["id"], set_={"profile": new.excluded.profile})
+        row = insert(ratings_table)
+        told = {name: row.excluded[name] for name in ("value", "context", "version")}
+        self._put_ratings = row.on_conflict_do_update(index_elements=["number", "item"], set_=told)
 
     @classmethod
     def open(cls, url: str, *, max_ratings: int = MAX_RATINGS) -> Self:
@@ -58,7 +85,7 @@ class Store:
 
     def ping(self) -> None:
         """Ask the database for something small; `StoreUnavailable` if it does not answer."""
-        with self._database.reading() as connection:
+        with self._database.glancing() as connection:
             connection.execute(select(schema.c.version)).one()
 
     def close(self) -> None:
@@ -70,33 +97,30 @@ class Store:
         _check_text(user, "user", MAX_ID)
         text = _json(profile, "profile")
         with self._database.writing() as connection:
-            drawn = self._draw(connection)
-            row = self._insert(users).values(number=drawn, id=user, profile=text, version=drawn)
-            row = row.on_conflict_do_update(index_elements=[users.c.id], set_={"profile": text})
-            connection.execute(row)
+            drawn = connection.execute(self._draw).scalar_one()
+            connection.execute(self._put_user, {"number": drawn, "id": user, "profile": text, "version": drawn})
             number, _ = self._change(connection, user)  # drawn again now that the row is ours: versions only rise
-        return number == drawn
+        return bool(number == drawn)
 
     def user(self, user: str) -> StoredUser | None:
         """Profile, ratings and version as of one moment; None if there is no such user."""
         if not _storable(user):
             return None
         with self._database.reading() as connection:
-            found = connection.execute(select(users).where(users.c.id == user)).one_or_none()
+            found = connection.execute(_USER, {"user": user}).one_or_none()
             if found is None:
                 return None
-            columns = (ratings_table.c.item, ratings_table.c.value, ratings_table.c.context)
-            query = select(*columns).where(ratings_table.c.number == found.number)
-            rows = connection.execute(query.order_by(ratings_table.c.version, ratings_table.c.item)).all()
-        rated = tuple(Rating(row.item, row.value, json.loads(row.context)) for row in rows)
+            rows = connection.execute(_RATINGS, {"number": found.number}).all()
+        # Most ratings have no context: reading JSON is most of the time here.
+        rated = tuple(Rating(item, value, json.loads(text) if text != "{}" else {}) for item, value, text in rows)
         return StoredUser(json.loads(found.profile), rated, found.version)
 
     def version(self, user: str) -> int | None:
         """The user's version alone, for those who have the rest; None if there is no such user."""
         if not _storable(user):
             return None
-        with self._database.reading() as connection:
-            found: int | None = connection.scalar(select(users.c.version).where(users.c.id == user))
+        with self._database.glancing() as connection:
+            found: int | None = connection.scalar(_VERSION, {"user": user})
         return found
 
     def add_ratings(self, user: str, ratings: Iterable[Rating]) -> int:
@@ -109,12 +133,9 @@ class Store:
         with self._database.writing() as connection:
             number, version = self._change(connection, user)
             if rows:
-                row = self._insert(ratings_table)
-                new = {name: row.excluded[name] for name in ("value", "context", "version")}
-                row = row.on_conflict_do_update(index_elements=["number", "item"], set_=new)
-                connection.execute(row, [{"number": number, "version": version, **values} for values in rows])
-            held = select(func.count()).select_from(ratings_table).where(ratings_table.c.number == number)
-            count = connection.execute(held).scalar_one()
+                given = [{"number": number, "version": version, **row} for row in rows]
+                connection.execute(self._put_ratings, given)
+            count = connection.execute(_COUNT, {"number": number}).scalar_one()
             if count > self._max_ratings:
                 raise TooManyRatings(
                     f"{count} ratings of one user, at most {self._max_ratings} are kept",
@@ -128,8 +149,7 @@ class Store:
             return False
         with self._database.writing() as connection:
             number, _ = self._change(connection, user)
-            rated = (ratings_table.c.number == number) & (ratings_table.c.item == item)
-            removed = connection.execute(delete(ratings_table).where(rated)).rowcount
+            removed = connection.execute(_REMOVE, {"number": number, "item": item}).rowcount
         return removed > 0
 
     def delete_user(self, user: str) -> bool:
@@ -150,7 +170,7 @@ class Store:
 
     def keys(self) -> list[keys.Key]:
         """All valid keys, the oldest first."""
-        with self._database.reading() as connection:
+        with self._database.glancing() as connection:
             return keys.listed(connection)
 
     def revoke_key(self, name: str) -> bool:
@@ -162,29 +182,18 @@ class Store:
 
     def check_key(self, secret: str) -> str | None:
         """The name of the key with this secret, or None."""
-        with self._database.reading() as connection:
+        with self._database.glancing() as connection:
             return keys.check(connection, secret)
 
     def _change(self, connection: Connection, user: str) -> tuple[int, int]:
         """Give the user a new version, which keeps other writers of this user waiting; their number and version."""
         found = None
         if _storable(user):
-            changed = update(users).where(users.c.id == user).values(version=self._next(connection))
-            found = connection.execute(changed.returning(users.c.number, users.c.version)).one_or_none()
+            drawn = {"drawn": connection.execute(_RAISE).scalar_one()} if self._draw is _RAISE else {}
+            found = connection.execute(self._change_user, {"user": user, **drawn}).one_or_none()
         if found is None:
             raise UnknownUser(f"there is no user {_shown(user)}", remedy="create them first")
         return found.number, found.version
-
-    def _next(self, connection: Connection) -> Any:
-        """The next version: in PostgreSQL an expression, drawn when the user's row is locked and not before."""
-        return versions.next_value() if self._database.kind == "postgresql" else self._draw(connection)
-
-    def _draw(self, connection: Connection) -> int:
-        """A number that was never drawn before."""
-        if self._database.kind == "postgresql":
-            return int(connection.execute(select(versions.next_value())).scalar_one())
-        raised = update(counter).values(value=counter.c.value + 1).returning(counter.c.value)
-        return int(connection.execute(raised).scalar_one())
 
 
 def _row(rating: Rating) -> dict[str, Any]:
