@@ -15,7 +15,7 @@ ADDRESS = "http://127.0.0.1:8000"
 def test_curl_lines_do_what_readme_says(server: Server) -> None:
     if shutil.which("curl") is None:
         pytest.skip("no curl on this machine")
-    block = next(text for text in re.findall(r"^```\n(.*?)^```$", README.read_text(), re.M | re.S) if "curl" in text)
+    block = next(text for text in re.findall(r"^```\w*\n(.*?)^```$", README.read_text(), re.M | re.S) if "curl" in text)
     first, *lines = block.strip().splitlines()
     assert ADDRESS in first
     assert len(lines) > 8
