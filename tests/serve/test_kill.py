@@ -105,12 +105,13 @@ def test_killed_under_load(own_server: Server, trained: paml.Run) -> None:
     assert own_server.stop() == 0
 
 
-def refused_then_served(server: Server, writers: list[Writer], back: Callable[[], None]) -> None:
+def refused_then_served(server: Server, writers: list[Writer], readable: int, back: Callable[[], object]) -> None:
     """Wait until writes are refused as they should be, bring the database back, and wait until they are served."""
     wait_for(lambda: all(writer.refusals for writer in writers))
     with server.client() as client:
         assert client.get("/healthz").status_code == 200, "the process is well"
-        assert client.get("/readyz").status_code == 503, "but not ready"
+        assert client.get("/readyz").status_code == readable
+        assert client.get(f"/v1/users/{writers[0].name}/recommendations").status_code == readable
         assert client.post("/v1/recommend", json={}).status_code == 200, "what needs no store is served"
     back()
     before = [len(writer.statuses) for writer in writers]
@@ -128,7 +129,7 @@ def test_a_lost_database_under_load(trained: paml.Run, postgres: Any, tmp_path: 
         with writing(server, trained.predictor.catalogue.ids, "lost") as writers:
             wait_for(lambda: all(writer.acknowledged for writer in writers))
             postgres.stop("immediate")  # as if the machine lost its power
-            refused_then_served(server, writers, postgres.start)
+            refused_then_served(server, writers, 503, postgres.start)
         check_nothing_is_lost(server, writers)
     finally:
         server.kill()
@@ -140,5 +141,5 @@ def test_a_full_disk_under_load(server: Server, trained: paml.Run) -> None:
     with writing(server, trained.predictor.catalogue.ids, "full") as writers:
         wait_for(lambda: all(writer.acknowledged for writer in writers))
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, limits[1]))  # no file can grow
-        refused_then_served(server, writers, lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, limits) and None)
+        refused_then_served(server, writers, 200, lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, limits))
     check_nothing_is_lost(server, writers)

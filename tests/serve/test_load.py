@@ -12,7 +12,7 @@ import paml
 from paml.newcomers import Rating
 
 CLIENTS = 50
-ROUNDS = 6
+ROUNDS = 3
 
 
 def test_fifty_clients_writing_and_reading(server: Server, trained: paml.Run) -> None:

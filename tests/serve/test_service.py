@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from serving import Server
+from serving import Server, head
 
 import paml
 from paml.newcomers import Rating
@@ -292,8 +292,7 @@ def test_a_request_under_way_is_answered_before_the_end(trained: paml.Run, tmp_p
     server = Server(trained.path, tmp_path / "log", "--store", url).ready()
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=30) as connection:
         body = b'{"n": 3}'
-        head = f"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode())
+        connection.sendall(head("POST", "/v1/recommend", len(body)))
         time.sleep(0.3)  # the head has arrived, the body has not
         ended: list[int] = []
         stopper = threading.Thread(target=lambda: ended.append(server.stop()))

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.exceptions import HTTPException
 
 import paml
-from paml.errors import PamlError
+from paml.errors import PamlError, UnknownUser
 from paml.newcomers import Newcomer
 from paml.predictor import User
 from paml.run import Run
@@ -28,15 +28,18 @@ from paml.serve.store import StoredUser
 
 VALUES_SHOWN = 1000  # of a field, most common first
 
+PATTERN: dict[str, Any] = {"pattern": wire.USABLE_PATTERN}
 Name = Annotated[
     str,
-    Path(description="Any text of 1 to 200 characters.", min_length=1, max_length=wire.ID_LENGTH, examples=["anna"]),
+    Path(
+        description="Any text.", min_length=1, max_length=wire.ID_LENGTH, examples=["anna"], json_schema_extra=PATTERN
+    ),
     BeforeValidator(segment),
     AfterValidator(wire.usable),
 ]
 ItemName = Annotated[
     str,
-    Path(description="An item's id.", min_length=1, max_length=wire.ID_LENGTH, examples=["318"]),
+    Path(description="An item.", min_length=1, max_length=wire.ID_LENGTH, examples=["318"], json_schema_extra=PATTERN),
     BeforeValidator(segment),
     AfterValidator(wire.usable),
 ]
@@ -115,7 +118,7 @@ def _add_users(app: FastAPI, service: Service) -> None:
         gone = await service.stored(lambda store: store.delete_user(user_id))
         service.forget(user_id)
         if not gone:
-            raise Problem(404, "there is no such user", kind="unknown-user", field="user_id", value=user_id)
+            raise UnknownUser("there is no such user")
         return Response(status_code=204)
 
     @app.post(
@@ -127,8 +130,8 @@ def _add_users(app: FastAPI, service: Service) -> None:
     async def add_ratings(user_id: Name, body: wire.RatingsIn) -> Response:
         ratings = body.as_ratings()
         service.check(Newcomer({}, ratings))
-        await service.stored(lambda store: store.add_ratings(user_id, ratings))
-        return JSONResponse({"id": user_id, "ratings": len((await service.read(user_id)).ratings)})
+        written = await service.stored(lambda store: store.add_ratings(user_id, ratings))
+        return JSONResponse({"id": user_id, "ratings": written.ratings})  # read again, a written rating might get a 503
 
     @app.delete(
         "/v1/users/{user_id}/ratings/{item:path}",

@@ -65,10 +65,10 @@ class Service:
         return answer
 
     async def read(self, name: str) -> StoredUser:
-        """A stored user; an unknown one is an error that says how to create them."""
+        """A stored user."""
         found = await self.stored(lambda store: store.user(name))
         if found is None:
-            raise UnknownUser("there is no such user", remedy="create them with PUT /v1/users/{id}")
+            raise UnknownUser("there is no such user", remedy="create them first")
         return found
 
     async def _cached(self, name: str) -> User | None:
@@ -131,19 +131,12 @@ class Service:
 def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *, exclude_seen: bool) -> dict[str, Any]:
     """The best items with their reasons, as they are sent."""
     found = user.recommend(n, exclude_seen=exclude_seen, among=among)
+    reasons = user.reasons([entry.item for entry in found], why) if why and found else [[] for _ in found]
     return {
         "rate": user.rate,
         "group": user.group,
         "items": [
-            {
-                "item": entry.item,
-                "title": entry.title,
-                "score": entry.score,
-                "because": [
-                    {"item": reason.item, "title": reason.title, "value": reason.value, "effect": reason.effect}
-                    for reason in (user.why(entry.item, n=why) if why else ())
-                ],
-            }
-            for entry in found
+            {**vars(entry), "because": [vars(reason) for reason in because]}
+            for entry, because in zip(found, reasons, strict=True)
         ],
     }
