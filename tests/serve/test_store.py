@@ -52,7 +52,8 @@ def test_a_user_is_kept_as_they_were_given(store: Store) -> None:
     profile = {"age": "25", "zip": "0\0é🦊", "n": 3, "x": 0.1, "none": None, "tags": ["a", "b"]}
     assert store.put_user("ann", profile)
     assert not store.put_user("ann", profile)
-    version = store.add_ratings("ann", [Rating("318", 5, {"hour": "7"}), Rating("10", 0.1, {})])
+    version, count = store.add_ratings("ann", [Rating("318", 5, {"hour": "7"}), Rating("10", 0.1, {})])
+    assert count == 2
     found = store.user("ann")
     assert found is not None
     assert found.profile == profile
@@ -65,7 +66,7 @@ def test_ratings_are_idempotent_per_item_and_keep_the_order_of_writing(store: St
     store.add_ratings("ann", rated(a=1, b=2))
     store.add_ratings("ann", rated(c=3))
     store.add_ratings("ann", rated(a=4))
-    store.add_ratings("ann", rated(a=4))
+    assert store.add_ratings("ann", rated(a=4)).ratings == 3
     assert list(values_of(store, "ann").items()) == [("b", 2), ("c", 3), ("a", 4)]
     assert store.remove_rating("ann", "b")
     assert not store.remove_rating("ann", "b")
@@ -151,7 +152,7 @@ def test_every_change_has_a_version_of_its_own_also_after_deletion(store: Store)
         seen.append(store.version("ann"))
         store.put_user("ann", {"age": "35"})
         seen.append(store.version("ann"))
-        seen.append(store.add_ratings("ann", rated(a=1)))
+        seen.append(store.add_ratings("ann", rated(a=1)).version)
         store.put_user("bob", {})
         store.remove_rating("ann", "a")
         seen.append(store.version("ann"))
@@ -191,7 +192,7 @@ def test_a_deleted_user_leaves_no_byte_in_the_files_of_sqlite(tmp_path: Path) ->
 def test_ratings_per_user_are_limited_all_or_none(url: str) -> None:
     store = Store.open(url, max_ratings=3)
     store.put_user("ann", {})
-    version = store.add_ratings("ann", rated(a=1, b=2))
+    version, _ = store.add_ratings("ann", rated(a=1, b=2))
     with pytest.raises(TooManyRatings, match="4 ratings of one user, at most 3 are kept; remove"):
         store.add_ratings("ann", rated(c=3, d=4))
     assert values_of(store, "ann") == {"a": 1, "b": 2}
@@ -236,7 +237,7 @@ def test_many_writers_and_readers_lose_nothing(store: Store, url: str) -> None:
         for nth, user in enumerate(users if place % 4 < 2 else reversed(users)):
             items = ["shared1", "shared2", f"own{place}"]
             value = float(1000 * place + nth)
-            version = mine.add_ratings(user, [Rating(item, value, {}) for item in items[:: -1 if place % 3 else 1]])
+            version, _ = mine.add_ratings(user, [Rating(item, value, {}) for item in items[:: -1 if place % 3 else 1]])
             acknowledged.extend((user, version, item, value) for item in items)
             seen = mine.user(user)
             assert seen is not None
@@ -276,7 +277,7 @@ def test_a_version_belongs_to_one_state_while_others_write_and_delete(store: Sto
         for nth in range(25):
             store.put_user("ann", {"place": place, "nth": nth})
             try:
-                version = store.add_ratings("ann", rated(**{f"i{place}": nth}))
+                version, _ = store.add_ratings("ann", rated(**{f"i{place}": nth}))
                 now = store.version("ann")
                 assert now is None or now >= version
             except UnknownUser:

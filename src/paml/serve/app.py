@@ -130,8 +130,8 @@ def _add_users(app: FastAPI, service: Service) -> None:
     async def add_ratings(user_id: Name, body: wire.RatingsIn) -> Response:
         ratings = body.as_ratings()
         service.check(Newcomer({}, ratings))
-        await service.stored(lambda store: store.add_ratings(user_id, ratings))
-        return JSONResponse({"id": user_id, "ratings": len((await service.read(user_id)).ratings)})
+        written = await service.stored(lambda store: store.add_ratings(user_id, ratings))
+        return JSONResponse({"id": user_id, "ratings": written.ratings})  # read again, a written rating might get a 503
 
     @app.delete(
         "/v1/users/{user_id}/ratings/{item:path}",

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -48,6 +48,14 @@ class StoredUser:
     profile: dict[str, Any]
     ratings: tuple[Rating, ...]
     version: int
+
+
+class Change(NamedTuple):
+    """What a user has after a write."""
+
+    version: int
+    ratings: int
+    """How many they are, of the transaction that wrote."""
 
 
 class Store:
@@ -123,8 +131,8 @@ class Store:
             found: int | None = connection.scalar(_VERSION, {"user": user})
         return found
 
-    def add_ratings(self, user: str, ratings: Iterable[Rating]) -> int:
-        """Add ratings, all or none; one of an item that was rated before replaces it. The user's new version."""
+    def add_ratings(self, user: str, ratings: Iterable[Rating]) -> Change:
+        """Add ratings, all or none; one of an item that was rated before replaces it."""
         rows = [_row(rating) for rating in ratings]
         if len({row["item"] for row in rows}) < len(rows):
             raise InputError(
@@ -141,7 +149,7 @@ class Store:
                     f"{count} ratings of one user, at most {self._max_ratings} are kept",
                     remedy="remove some of them first",
                 )
-        return version
+        return Change(version, count)
 
     def remove_rating(self, user: str, item: str) -> bool:
         """Remove a rating; False if the item was not rated."""
