@@ -1,15 +1,70 @@
 """The commands that use a trained run: parse, call, render."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from paml.errors import SettingsError
+from paml.errors import SettingsError, shortened
+from paml.newcomers import Rating
+from paml.run import Run
+from paml.settings import parse_assignments
+from paml.terminal import render_recommendations, standard_output
 
 serve_app = typer.Typer()
 
 RunArgument = Annotated[Path, typer.Argument(help="A run made by `paml train`.", metavar="RUN")]
+
+
+@serve_app.command("recommend")
+def recommend(
+    path: RunArgument,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option("--profile", help="What is known of the user, such as age=25; repeatable.", metavar="FIELD=VALUE"),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option("--rate", help="A rating of the user, such as 318=5; repeatable.", metavar="ITEM=SCORE"),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option("--context", help="Where the items will be met; repeatable.", metavar="FIELD=VALUE"),
+    ] = None,
+    number: Annotated[int, typer.Option("-n", help="How many items.", min=1)] = 10,
+    why: Annotated[bool, typer.Option("--why", help="Add the ratings that moved each score most.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Recommend items to a new user by a profile and a few ratings."""
+    ratings = [_rating(text) for text in rate or ()]
+    user = Run.load(path).adapt(parse_assignments(profile or []), ratings)
+    where = parse_assignments(context or []) or None
+    found = user.recommend(number, context=where)
+    reasons = user.reasons([entry.item for entry in found], context=where) if why else [[] for _ in found]
+    if as_json:
+        items = [
+            {**vars(entry), **({"because": [vars(reason) for reason in because]} if why else {})}
+            for entry, because in zip(found, reasons, strict=True)
+        ]
+        answer = {"rate": user.rate, "group": user.group, "items": items}
+        typer.echo(json.dumps(answer, ensure_ascii=False))
+    else:
+        render_recommendations(standard_output(), user, found, reasons)
+
+
+def _rating(text: str) -> Rating:
+    """`318=5`; an id may have an equals sign itself."""
+    item, sign, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = None
+    if not sign or not item or number is None:
+        raise SettingsError(
+            f"--rate '{shortened(text)}' is not a rating", remedy="write it as ITEM=SCORE, such as 318=5"
+        )
+    return Rating(item, number)
 
 
 @serve_app.command("serve")

@@ -30,7 +30,10 @@ class Adapted:
 
     def of(self, users: slice) -> "Adapted":
         """Some of the users, as far as their outputs need it: the batch, the rates and the first step stay behind."""
-        embedded, layers = self.embedded, tuple(layer.of(users) for layer in self.adaptation.layers)
+        embedded, layers = self.embedded, self.adaptation.layers
+        if len(embedded.h_BH) == 1:
+            return replace(self, adaptation=Adaptation(layers))  # there is but one
+        layers = tuple(layer.of(users) for layer in layers)
         start_BDK = None if embedded.start_BDK is None else embedded.start_BDK[users]
         return replace(
             self,

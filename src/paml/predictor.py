@@ -91,7 +91,7 @@ class Predictor:
             ratings = [Rating(item, value) for item, value in ratings.items()]
         return self.adapt_many([Newcomer(profile or {}, tuple(ratings or ()))])[0]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def adapt_many(self, newcomers: Sequence[Newcomer], *, score: bool = False) -> list["User"]:
         """Adapt to any number of users in one call of the engine; with `score`, all items are scored in one, too.
 
@@ -132,7 +132,7 @@ class Predictor:
         embedded = member.learner.network.embed(batch, (member.items, member.table))
         return member.learner.adapt(embedded)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
         """Predictions for the same items and the same context of all users, one `Adapted` per member, (B, R)."""
         pairs = [*zip(self.members, adapted, strict=True)]
@@ -141,7 +141,7 @@ class Predictor:
         parts = [self._mean(member.learner.outputs(one, block) for member, one in pairs) for block in blocks]
         return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
         """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
         pairs = [*zip(self.members, adapted, strict=True)]
@@ -158,9 +158,10 @@ class Predictor:
         return RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
 
     def _mean(self, outputs: Iterable[Tensor]) -> Tensor:
-        """The members' predictions from their outputs, averaged."""
-        heads = (member.learner.head for member in self.members)
-        return torch.stack([head.predict(out_BRK) for head, out_BRK in zip(heads, outputs, strict=True)]).mean(dim=0)
+        """The members' predictions from their outputs, averaged; what outputs mean is the same for all members."""
+        out_MBRK = torch.stack([*outputs])
+        predicted: Tensor = self.members[0].learner.head.predict(out_MBRK.flatten(0, 1))
+        return predicted.view(out_MBRK.shape[:3]).mean(dim=0)
 
     def _rows_at_once(self, adapted: Sequence[Adapted]) -> int:
         users, support = len(adapted[0].embedded.h_BH), adapted[0].embedded.batch.support.index_BR.shape[1]
@@ -208,10 +209,12 @@ class User:
         if n < 1:
             raise SettingsError(f"n is {n}", remedy="expected 1 or more")
         catalogue = self.predictor.catalogue
-        row_R = np.arange(len(catalogue)) if among is None else np.unique(catalogue.rows(among))
+        is_candidate_I = np.full(len(catalogue), among is None)
+        if among is not None:
+            is_candidate_I[catalogue.rows(among)] = True
         if exclude_seen:
-            seen = catalogue.rows([rating.item for rating in self.newcomer.ratings])
-            row_R = np.setdiff1d(row_R, seen, assume_unique=True)
+            is_candidate_I[catalogue.rows([rating.item for rating in self.newcomer.ratings])] = False
+        row_R = np.flatnonzero(is_candidate_I)
         score_R = self.scores(context)[row_R] if among is None else self._predicted(row_R, context)
         best = _best(score_R, n)
         return [
@@ -228,7 +231,7 @@ class User:
         """As `why`, for several items at once."""
         predictor, ratings = self.predictor, self.newcomer.ratings
         block = predictor.block(torch.from_numpy(predictor.catalogue.rows(items)), context)
-        if not ratings:
+        if not ratings or not items:
             return [[] for _ in items]
         batch = predictor.batch([self.newcomer])
         members = predictor.members

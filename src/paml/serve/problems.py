@@ -115,7 +115,10 @@ def of_error(error: PamlError) -> Problem:
     """The library's errors as problems; what a database says is not repeated to callers."""
     match error:
         case StoreUnavailable():
-            return unavailable("the store does not answer; nothing was changed", kind="store-unavailable")
+            return unavailable(
+                "the store does not answer; send the request again, a write that was done already does no harm",
+                kind="store-unavailable",
+            )
         case UnknownUser():
             return Problem(404, "there is no such user; create them with PUT /v1/users/{user_id}", kind="unknown-user")
         case TooManyRatings():
