@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from paml.acquaintance import Acquaintance
 from paml.adapt import forward
 from paml.data.batches import RowBlock
-from paml.heads import ClickHead, ValueHead
+from paml.heads import ClickHead, Head, ValueHead
 from paml.inner import LEAST_VARIANCE, ClosedForm, GradientSteps
 from paml.learner import Adapted, Learner
 
@@ -94,8 +95,8 @@ def _movement(learner: Learner, adapted: Adapted, block: RowBlock, weight_BR: Te
     if shift_BRDK is None:
         return moved_BR
     explained_BFS = covariance_BFF @ bent_BSF.mT
-    left_BRD = _start_inputs(learner, adapted, block)
-    left_BRD = left_BRD - item_BRF @ (explained_BFS @ _start_inputs(learner, adapted, support))
+    left_BRD = _start_inputs(adapted, block)
+    left_BRD = left_BRD - item_BRF @ (explained_BFS @ _start_inputs(adapted, support))
     spread_BDD = (left_BRD.mT * weight_BR.unsqueeze(1)) @ left_BRD
     return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.unbind(dim=-1))
 
@@ -114,15 +115,19 @@ def _features(learner: Learner, adapted: Adapted, block: RowBlock, y_BR: Tensor 
     out_BRK, inputs = forward(adapted.adaptation.layers, x)
     offset_BRK = adapted.embedded.offsets(x)
     out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
-    head = learner.head
-    y_BR = head.predict(out_BRK) if y_BR is None else y_BR
-    if isinstance(head, ValueHead | ClickHead):
-        bend_BR = head.row_curvature(out_BRK, y_BR)
-    else:
-        bend_BR = 1 - (out_BRK.softmax(dim=-1) ** 2).sum(dim=-1)  # trace of the softmax's Hessian
+    bend_BR = _curvature(learner.head, out_BRK, y_BR)
     rows_D, level_B = _prior(learner, adapted, inputs[-1].shared_BC)
     scaled_BRD = inputs[-1].x_BRD * rows_D
     return torch.cat([scaled_BRD, level_B.view(-1, 1, 1).expand(*bend_BR.shape, 1)], dim=-1), bend_BR
+
+
+def _curvature(head: Head, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
+    """Second derivative of each row's loss, (B, R)."""
+    if isinstance(head, ValueHead):
+        return head.row_curvature(out_BRK, out_BRK[..., 0])  # the same for any answer
+    if isinstance(head, ClickHead):
+        return head.row_curvature(out_BRK, head.predict(out_BRK) if y_BR is None else y_BR)
+    return 1 - (out_BRK.softmax(dim=-1) ** 2).sum(dim=-1)  # the trace of a softmax's Hessian
 
 
 def _prior(learner: Learner, adapted: Adapted, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +160,7 @@ def _start_shifts(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor
     return learner.network.start.shifts(embedded.items.chosen_NG, support.index_BR, support.mask_BR, block.index_BR)
 
 
-def _start_inputs(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor:
+def _start_inputs(adapted: Adapted, block: RowBlock) -> Tensor:
     """What the start is multiplied with: item vectors and a one, (B, R, D + 1)."""
-    vectors_BRD = adapted.embedded.items.vectors_ND[block.index_BR]
+    vectors_BRD = embedding(block.index_BR, adapted.embedded.items.vectors_ND)
     return torch.cat([vectors_BRD, vectors_BRD.new_ones(*block.index_BR.shape, 1)], dim=-1)

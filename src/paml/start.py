@@ -52,6 +52,6 @@ class Start(nn.Module):
             return None
         sum_BG = (chosen_NG[index_BS] * mask_BS.unsqueeze(-1)).sum(dim=1)
         count_B11 = mask_BS.sum(dim=1).view(-1, 1, 1) + FULL_WEIGHT
-        after_BRG = (sum_BG.unsqueeze(1) + chosen_NG[next_BR]) * (count_B11 + 1).rsqrt()
+        after_BRG = (sum_BG.unsqueeze(1) + nn.functional.embedding(next_BR, chosen_NG)) * (count_B11 + 1).rsqrt()
         before_B1G = sum_BG.unsqueeze(1) * count_B11.rsqrt()
         return ((after_BRG - before_B1G) @ self.choice).view(*next_BR.shape, *self._shape)

@@ -10,7 +10,7 @@ import { RatedList } from "./rated.js";
 import { scaleOf } from "./scale.js";
 import { Finder } from "./finder.js";
 import { legend, standingFigure, standingText } from "./standing.js";
-import { forgetVisitor, isNew, session, skip, skipped, visitor } from "./storage.js";
+import { forgetSkipped, forgetVisitor, isNew, session, skip, skipped, visitor } from "./storage.js";
 import { TopTen } from "./topten.js";
 import { count, listed, nameOf } from "./wording.js";
 
@@ -117,8 +117,10 @@ function holdStill() {
 async function nextQuestion() {
   const skips = skipped().map((item) => `skip=${encodeURIComponent(item)}`).join("&");
   return ask("GET", `${mine("next-question")}${skips && `?${skips}`}`).catch((error) => {
-    if (error.status === 404 || error.status === 409) return null;
-    throw error;
+    if (error.status === 404) return null;
+    if (error.status !== 422 || !skips) throw error;
+    forgetSkipped(); // this server's titles have changed: it does not know what was skipped
+    return nextQuestion();
   });
 }
 

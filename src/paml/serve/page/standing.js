@@ -24,8 +24,8 @@ function company({ group, similar }) {
   const alike = (similar?.major ?? 0) + (similar?.minor ?? 0);
   const kind = group === "major" ? "Your profile is a common one" : group === "minor" ? "Your profile is an unusual one" : "";
   if (!alike) return kind && `${kind}.`;
-  const split = `of the ${alike} known users most like you, ${similar.major} have common and ${similar.minor} unusual profiles`;
-  return `${kind ? `${kind}; ${split}` : `O${split.slice(1)}`}.`;
+  const near = `the profiles of the ${alike} known users most like you: ${similar.major} common, ${similar.minor} unusual`;
+  return `${kind ? `${kind}; ${near}` : `T${near.slice(1)}`}.`;
 }
 
 /** The drawing for a given width in pixels, with a table behind it. */

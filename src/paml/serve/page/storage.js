@@ -48,9 +48,11 @@ export function skip(item) {
   local.set("skipped", JSON.stringify([...skipped().filter((other) => other !== item), item].slice(-MOST_SKIPPED)));
 }
 
+export const forgetSkipped = () => local.remove("skipped");
+
 export function forgetVisitor() {
   local.remove("visitor");
-  local.remove("skipped");
+  forgetSkipped();
 }
 
 function randomId() {
