@@ -20,6 +20,7 @@ from paml.data.batches import Loader
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.tasks import Tasks
 from paml.evaluate import predict_rows
+from paml.heads import on_scale
 from paml.methods import METHODS
 from paml.newcomers import Newcomer, Rating
 from smalltables import write_tables
@@ -384,3 +385,37 @@ def test_recommend_on_the_command_line(run: paml.Run) -> None:
         failed = call(*wrong)
         assert (failed.returncode, failed.stdout) == (1, "")
         assert failed.stderr.startswith(message)
+
+
+def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.PreparedData, tmp_path: Path) -> None:
+    """The loss is a mean over n rows, so that each alone moves a score n times as far as in company."""
+    settings = {"hidden": (), "embedding_size": 4, "inner_steps": 1, "inner_rate": 0.05, "epochs": 1}
+    run = paml.train(world, "melu", "paper", out=tmp_path / "run", settings=settings)
+    profile, ratings = {"gender": "F"}, {"3": 5, "7": 1, "11": 4}
+    before = run.adapt(profile).predict(["20"])[0]
+    reasons = {reason.item: reason.effect for reason in run.adapt(profile, ratings).why("20")}
+    for item, value in ratings.items():
+        alone = run.adapt(profile, {item: value}).predict(["20"])[0] - before
+        assert reasons[item] == pytest.approx(alone / 3, abs=1e-5)
+    assert max(map(abs, reasons.values())) > 0.01
+
+
+def test_large_catalogues_are_scored_in_stretches(run: paml.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    newcomers, queries, _ = newcomers_of(run.data(), 5)
+    whole = [user.scores() for user in run.predictor.adapt_many(newcomers, score=True)]
+    some = [user.predict(items) for user, items in zip(run.predictor.adapt_many(newcomers), queries, strict=True)]
+    monkeypatch.setattr("paml.predictor.CELLS_AT_ONCE", 500)
+    users = run.predictor.adapt_many(newcomers, score=True)
+    np.testing.assert_allclose([user.scores() for user in users], whole, atol=1e-6)
+    for user, items, expected in zip(run.predictor.adapt_many(newcomers), queries, some, strict=True):
+        np.testing.assert_allclose(user.predict(items), expected, atol=1e-6)
+    assert users[0].predict([]).shape == (0,)
+
+
+def test_pressing_onto_the_scale_is_the_same_in_use() -> None:
+    out = torch.linspace(-10, 20, 10_001)
+    in_training = on_scale(out, 1.0, 5.0)
+    with torch.no_grad():
+        assert torch.equal(on_scale(out, 1.0, 5.0), in_training)
+    with torch.inference_mode():
+        assert torch.equal(on_scale(out[4500:4600], 1.0, 5.0), in_training[4500:4600])

@@ -27,6 +27,7 @@ from paml.errors import (
 from paml.evaluate import summarise
 from paml.newcomers import Newcomer, Rating
 from paml.predictor import Predictor, Recommendation, User
+from paml.questions import Question
 from paml.run import Run, evaluate
 from paml.train import train
 from paml.tune import tune
@@ -39,6 +40,7 @@ __all__ = [
     "PamlError",
     "Predictor",
     "PreparedData",
+    "Question",
     "Rating",
     "Recommendation",
     "Run",

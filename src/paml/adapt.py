@@ -43,8 +43,8 @@ class Solution(NamedTuple):
     """Cholesky factor of H."""
     slope_BS: Tensor
     curvature_BS: Tensor
-    moved_BS: Tensor
-    """f_j d_before"""
+    moved_BS: Tensor | None
+    """f_j d_before; None in the first step, from theta"""
     level: Tensor
     """The constant among the features."""
 

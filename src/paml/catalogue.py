@@ -85,7 +85,11 @@ class Catalogue:
 
     def rows(self, items: Sequence[object]) -> np.ndarray:
         """The rows of several items."""
-        return np.fromiter((self.row(item) for item in items), dtype=np.int64, count=len(items))
+        try:
+            rows = [self._row[item] for item in items]  # type: ignore[index]
+        except (KeyError, TypeError):  # one that is unknown, or a number
+            rows = [self.row(item) for item in items]
+        return np.array(rows, dtype=np.int64)
 
     def search(self, text: str, limit: int = 20) -> list[CatalogueItem]:
         """Items whose title or id has all words of `text`, whatever case and accents; best-known first.

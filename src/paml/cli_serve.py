@@ -44,7 +44,7 @@ def recommend(
     reasons = user.reasons([entry.item for entry in found], context=where) if why else [[] for _ in found]
     if as_json:
         items = [
-            {**vars(entry), **({"because": [vars(reason) for reason in because]} if why else {})}
+            {**vars(entry), "because": [vars(reason) for reason in because]}
             for entry, because in zip(found, reasons, strict=True)
         ]
         answer = {"rate": user.rate, "group": user.group, "items": items}

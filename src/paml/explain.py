@@ -80,7 +80,9 @@ def _pull(adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tens
         solution = adaptation.solution
         feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
         key_FS = torch.cholesky_solve(solution.features_BSF[0].T, solution.factor_BFF[0])
-        residual_S = (solution.curvature_BS * solution.moved_BS - solution.slope_BS)[0]
+        residual_S = -solution.slope_BS[0]
+        if solution.moved_BS is not None:
+            residual_S = residual_S + (solution.curvature_BS * solution.moved_BS)[0]
         last_RS1 = (feature_RF @ key_FS * residual_S).unsqueeze(-1)
         return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)  # outputs before the last are not moved
     for step in adaptation.steps:

@@ -145,7 +145,7 @@ class TableInput:
 
     def attend(self, keys_BSD: Tensor) -> Tensor:
         """x X^T, (B, R, S)."""
-        return self.times(keys_BSD.mT, keys_BSD.new_zeros(1, 1, 1))
+        return self.times(keys_BSD.mT, keys_BSD.new_zeros(1, 1, 1).expand(len(keys_BSD), 1, keys_BSD.shape[1]))
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i and what is shared by a user's rows, (B, R, K)."""
@@ -159,13 +159,13 @@ class TableInput:
         """The same of the items' vectors alone, without a context: one product for all users."""
         B, D, K = weights_BDK.shape
         all_DN = weights_BDK.transpose(0, 1).reshape(D, B * K)
-        return (self._vectors_RD @ all_DN).view(-1, B, K).transpose(0, 1) + shared_B1K
+        return torch.addmm(shared_B1K.reshape(1, -1), self._vectors_RD, all_DN).view(-1, B, K).transpose(0, 1)
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """What a table says of the rows' items, (1, R, K)."""
         return table_NK[self.items].unsqueeze(0)
 
-    @property
+    @cached_property
     def _vectors_RD(self) -> Tensor:
         return self.table.vectors_ND[self.items]
 

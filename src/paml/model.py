@@ -6,6 +6,7 @@ Legend: B users, R rows, N distinct items, H width of the user embedding, D widt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,11 @@ class Embedded:
     table: ItemTable
     start_BDK: Tensor | None
 
+    @cached_property
+    def shared_BC(self) -> Tensor:
+        """What all rows of a user share: the embedding, and the constant one."""
+        return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
+
     def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
         """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's start."""
         bias_NK = self.items.bias_NK
@@ -95,18 +101,14 @@ class Network(nn.Module):
 
     def first_input(self, embedded: Embedded, block: RowBlock) -> ItemInput:
         """The first layer's input for support or query rows."""
-        h_BH = embedded.h_BH
-        shared_BC = torch.cat([h_BH, h_BH.new_ones(len(h_BH), 1)], dim=1)
         context_BRD = None
         if self.context.fields and block.context is not None:
             context_BRD = self.context(block.context).view(*block.index_BR.shape, -1)
-        return ItemInput(embedded.table, block.index_BR, shared_BC, context_BRD)
+        return ItemInput(embedded.table, block.index_BR, embedded.shared_BC, context_BRD)
 
     def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
         """The first layer's input for a stretch of the items, the same for all users, in one context."""
-        h_BH = embedded.h_BH
-        shared_BC = torch.cat([h_BH, h_BH.new_ones(len(h_BH), 1)], dim=1)
         context_BD = None
         if self.context.fields and context is not None:
-            context_BD = self.context(context).expand(len(h_BH), -1)
-        return TableInput(embedded.table, items, shared_BC, context_BD)
+            context_BD = self.context(context).expand(len(embedded.h_BH), -1)
+        return TableInput(embedded.table, items, embedded.shared_BC, context_BD)

@@ -109,13 +109,22 @@ class Encoding:
             if len(set(rows.tolist())) < n:
                 _refuse_twice(newcomer.ratings)
             index_BS[b, :n], mask_BS[b, :n] = rows, 1.0
-            y_BS[b, :n] = [self._checked(rating) for rating in newcomer.ratings]
+            y_BS[b, :n] = self._values(newcomer.ratings)
             if self._context:
                 contexts += [*(rating.context for rating in newcomer.ratings), *({} for _ in range(S - n))]
             elif any(rating.context for rating in newcomer.ratings):
                 self.context([rating.context for rating in newcomer.ratings])
         context = self.context(contexts) if self._context else None
         return RowBlock(torch.from_numpy(index_BS), torch.from_numpy(y_BS), torch.from_numpy(mask_BS), context)
+
+    def _values(self, ratings: Sequence[Rating]) -> list[float]:
+        """The ratings' values; each is looked at only if not all are plain numbers on the scale."""
+        values, target = [rating.value for rating in ratings], self._target
+        if target.kind == "rating" and all(type(value) in (float, int) for value in values):
+            low, high = min(values, default=target.low), max(values, default=target.low)
+            if target.low <= low and high <= target.high and not any(map(math.isnan, values)):
+                return values
+        return [self._checked(rating) for rating in ratings]
 
     def _checked(self, rating: Rating) -> float:
         """The rating's value, if it is one."""

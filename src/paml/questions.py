@@ -116,8 +116,8 @@ def _features(learner: Learner, adapted: Adapted, block: RowBlock, y_BR: Tensor 
     offset_BRK = adapted.embedded.offsets(x)
     out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
     bend_BR = _curvature(learner.head, out_BRK, y_BR)
-    rows_D, level_B = _prior(learner, adapted, inputs[-1].shared_BC)
-    scaled_BRD = inputs[-1].x_BRD * rows_D
+    sd_B1D, level_B = _prior(learner, adapted, inputs[-1].shared_BC)
+    scaled_BRD = inputs[-1].x_BRD * sd_B1D
     return torch.cat([scaled_BRD, level_B.view(-1, 1, 1).expand(*bend_BR.shape, 1)], dim=-1), bend_BR
 
 
@@ -131,7 +131,7 @@ def _curvature(head: Head, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
 
 
 def _prior(learner: Learner, adapted: Adapted, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard deviations of the weights of the rows' inputs, (B, 1, D) or alike, and of a user's level, (B).
+    """Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
 
     T steps of rate alpha on a loss divided by n + c amount to a prior of variance T alpha / (n + c), to first order; n
     is the next answer's.

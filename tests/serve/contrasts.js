@@ -1,10 +1,8 @@
 // Texts of the page that stand out less from what is behind them than WCAG AA asks for.
 (() => {
   const parse = (colour) => colour.match(/[\d.]+/g).map(Number);
-  const luminance = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
+  const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
   const behind = (node) => {
     for (; node; node = node.parentElement) {
       const colour = parse(getComputedStyle(node).backgroundColor);
@@ -16,7 +14,8 @@
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const holder = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !holder.checkVisibility({ visibilityProperty: true }) || holder.closest(".unseen, noscript, option")) continue;
+    const seen = holder.checkVisibility({ visibilityProperty: true }) && !holder.closest(".unseen, noscript, option");
+    if (!walker.currentNode.data.trim() || !seen) continue;
     const style = getComputedStyle(holder);
     const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
     const ink = parse(holder instanceof SVGElement ? style.fill : style.color);

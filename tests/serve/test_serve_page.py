@@ -113,6 +113,7 @@ def test_the_page_is_sound_and_loads_nothing_from_elsewhere() -> None:
         content = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|@import|url\(|innerHTML|outerHTML|insertAdjacentHTML|eval\(", content), file
         assert len(content.splitlines()) <= 400
+        assert file.suffix != ".js" or max(map(len, content.splitlines())) <= 120, file
 
 
 def test_a_newcomer_finds_everything_at_once(visit: Visit) -> None:

@@ -4,6 +4,12 @@ import { session } from "./storage.js";
 
 const PATIENCE = 10; // seconds that a busy server may ask us to wait
 const TRIES = 3;
+const SILENCE =
+  "The server does not answer. What you have rated so far is stored; see whether the server is running and try again.";
+const REMEDIES = {
+  429: (told) => `That was too fast for this server (${told}). Wait a moment and try again.`,
+  503: (told) => `The server cannot store or read ratings at the moment (${told}). Try again soon.`,
+};
 
 /** Something the visitor should read; `status` 0 means that there was no answer at all. */
 export class Trouble extends Error {
@@ -32,16 +38,15 @@ async function sent(method, address, body) {
   if (session.get("key")) headers.Authorization = `Bearer ${session.get("key")}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
-    return await fetch(address, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+    return await fetch(address, { method, headers, body: JSON.stringify(body), cache: "no-store" });
   } catch {
-    throw new Trouble(0, "The server does not answer. What you have rated so far is stored; see whether the server is running and try again.");
+    throw new Trouble(0, SILENCE);
   }
 }
 
 async function troubleOf(answer) {
   const problem = await answer.json().catch(() => ({}));
   const told = problem.detail || problem.title || `The server answered ${answer.status} and gave no reason.`;
-  if (answer.status === 429) return new Trouble(429, `That was too fast for this server (${told}). Wait a moment and try again.`);
-  if (answer.status === 503) return new Trouble(503, `The server cannot store or read ratings at the moment (${told}). Try again soon.`);
-  return new Trouble(answer.status, told.charAt(0).toUpperCase() + told.slice(1));
+  const remedy = REMEDIES[answer.status] ?? ((text) => text.charAt(0).toUpperCase() + text.slice(1));
+  return new Trouble(answer.status, remedy(told));
 }

@@ -202,7 +202,8 @@ async function known(method, address, body) {
 
 /** All controls of an item show its stored value: also the one whose change failed. */
 function showEverywhere(item) {
-  for (const control of document.querySelectorAll(`:is(fieldset, .number)[data-item="${CSS.escape(item)}"]`)) show(control, rated.valueOf(item));
+  const controls = document.querySelectorAll(`:is(fieldset, .number)[data-item="${CSS.escape(item)}"]`);
+  for (const control of controls) show(control, rated.valueOf(item));
 }
 
 async function forget() {

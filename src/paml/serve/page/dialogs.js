@@ -7,8 +7,9 @@ import { count } from "./wording.js";
 /** Ask for the server's key and keep it for this tab; after a key that was refused, say so. */
 export async function askForKey(refused) {
   session.remove("key");
-  const text = refused ? "That key was not accepted. Look whether it is complete." : "It is kept until you close this tab.";
-  byId("key-text").textContent = text;
+  byId("key-text").textContent = refused
+    ? "That key was not accepted. Look whether it is complete."
+    : "It is kept until you close this tab.";
   byId("secret").value = "";
   await answered(byId("key"));
   const secret = byId("secret").value.trim();

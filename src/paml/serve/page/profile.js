@@ -21,7 +21,9 @@ export class ProfileForm {
     const controls = this.fields.map((field) => control(field, profile[field.name]));
     const [first, more] = [controls.slice(0, MOST_FIELDS), controls.slice(MOST_FIELDS)];
     this.form.replaceChildren(...first);
-    if (more.length) this.form.append(element("details", {}, element("summary", {}, `${more.length} more`), element("div", {}, ...more)));
+    if (!more.length) return;
+    const summary = element("summary", {}, `${more.length} more`);
+    this.form.append(element("details", {}, summary, element("div", {}, ...more)));
   }
 }
 
@@ -29,32 +31,43 @@ function control(field, value) {
   const id = `profile-${field.name}`;
   const values = field.values ?? [];
   const name = element("label", { for: id }, label(field.name));
-  if (field.kind === "numeric") return element("div", {}, name, element("input", { id, type: "number", step: "any", value, placeholder: UNSAID }));
-  if (field.kind === "multi") return element("div", {}, name, several(id, values, value));
-  if (values.length > MOST_OPTIONS) return element("div", {}, name, ...typed(id, values, value));
-  const options = values.toSorted(inOrder.compare).map((option) => element("option", { value: option, selected: String(option) === String(value) }, String(option)));
-  return element("div", {}, name, element("select", { id }, element("option", { value: "" }, UNSAID), ...options));
+  return element("div", {}, name, ...parts(field.kind, id, values, value));
+}
+
+function parts(kind, id, values, value) {
+  if (kind === "numeric") return [element("input", { id, type: "number", step: "any", value, placeholder: UNSAID })];
+  if (kind === "multi") return [several(id, values, value)];
+  if (values.length > MOST_OPTIONS) return typed(id, values, value);
+  const unsaid = element("option", { value: "" }, UNSAID);
+  return [element("select", { id }, unsaid, ...options(values.toSorted(inOrder.compare), [value]))];
+}
+
+function options(values, chosen) {
+  const marked = chosen.map(String); // other programs may have stored a number
+  return values.map((value) => element("option", { value, selected: marked.includes(value) }, value));
 }
 
 function typed(id, values, value) {
-  const options = values.slice(0, MOST_SUGGESTED).map((option) => element("option", { value: option }));
   const input = element("input", { id, list: `${id}-values`, value, placeholder: UNSAID, maxlength: 200 });
-  return [input, element("datalist", { id: `${id}-values` }, ...options)];
+  return [input, element("datalist", { id: `${id}-values` }, ...options(values.slice(0, MOST_SUGGESTED), []))];
 }
 
-function several(id, values, chosen) {
-  if (!values.length) return element("input", { id, value: chosen?.join(", "), placeholder: `${UNSAID}; separate by commas` });
-  const options = values.slice(0, MOST_SUGGESTED).map((option) => element("option", { value: option, selected: chosen?.includes(option) }, String(option)));
-  return element("select", { id, multiple: true, size: Math.min(values.length, 4) }, ...options);
+function several(id, values, chosen = []) {
+  if (!values.length) return element("input", { id, value: chosen.join(", "), placeholder: `${UNSAID}; with commas` });
+  const shown = options(values.slice(0, MOST_SUGGESTED), chosen);
+  return element("select", { id, multiple: true, size: Math.min(values.length, 4) }, ...shown);
 }
 
 function read(form, fields) {
-  const said = fields.map((field) => [field.name, valueOf(form.querySelector(`#${CSS.escape(`profile-${field.name}`)}`), field)]);
+  const said = fields.map((field) => [field.name, valueOf(form.elements[`profile-${field.name}`], field)]);
   return Object.fromEntries(said.filter(([, value]) => value !== null));
 }
 
 function valueOf(input, field) {
-  if (input.multiple) return input.selectedOptions.length ? Array.from(input.selectedOptions, (option) => option.value) : null;
+  if (input.multiple) {
+    const chosen = Array.from(input.selectedOptions, (option) => option.value);
+    return chosen.length ? chosen : null;
+  }
   if (input.value.trim() === "") return null;
   if (field.kind === "numeric") return input.valueAsNumber;
   return field.kind === "multi" ? input.value.split(",").map((part) => part.trim()) : input.value.trim();

@@ -4,6 +4,13 @@ import { byId, element } from "./dom.js";
 import { ratingControl } from "./rating.js";
 import { nameOf } from "./wording.js";
 
+const RATINGS = {
+  ask: "Have you seen",
+  refuse: "Not seen",
+  hint: "Arrow keys choose, Enter sends; or type the number.",
+};
+const CLICKS = { ask: "Would you click on", refuse: "Another", hint: "Arrow keys choose, Enter sends." };
+
 let asked = null;
 
 /** Show a question, or nothing if there is none; one that is shown already stays as it is. */
@@ -13,11 +20,12 @@ export function askQuestion(scale, question, rate, skip) {
   card.hidden = question === null;
   if (question === null || question.item === asked) return;
   asked = question.item;
+  const words = scale.clicks ? CLICKS : RATINGS;
   const title = byId("question-title");
-  title.replaceChildren(scale.clicks ? "Would you click on " : "Have you seen ", element("q", {}, nameOf(question)), "?");
+  title.replaceChildren(`${words.ask} `, element("q", {}, nameOf(question)), "?");
   const control = ratingControl(scale, question, undefined, (value) => rate(question, value), { onLeave: false });
-  const refuse = element("button", { type: "button", class: "quiet", onclick: () => skip(question) }, scale.clicks ? "Another" : "Not seen");
-  const hint = element("p", { class: "keys", "aria-hidden": "true" }, scale.clicks ? "Arrow keys choose, Enter sends." : "Arrow keys choose, Enter sends; or type the number.");
+  const refuse = element("button", { type: "button", class: "quiet", onclick: () => skip(question) }, words.refuse);
+  const hint = element("p", { class: "keys", "aria-hidden": "true" }, words.hint);
   card.querySelector(".answer").replaceChildren(control, refuse, hint);
   if (focused) title.focus({ preventScroll: true });
 }

@@ -60,8 +60,10 @@ export class RatedList {
   newRow(entry, value) {
     const control = ratingControl(this.scale, entry, value, (chosen) => this.change.rate(entry, chosen));
     const name = `Remove the ${this.scale.clicks ? "answer on" : "rating of"} ${nameOf(entry)}`;
-    const button = element("button", { type: "button", class: "icon", "aria-label": name, title: "Remove", onclick: () => this.change.remove(entry) }, symbol("cross"));
-    return element("li", { "data-rated": entry.item }, element("span", { class: "name" }, nameOf(entry)), control, button);
+    const attributes = { type: "button", class: "icon", "aria-label": name, title: "Remove" };
+    const remove = element("button", { ...attributes, onclick: () => this.change.remove(entry) }, symbol("cross"));
+    const title = element("span", { class: "name" }, nameOf(entry));
+    return element("li", { "data-rated": entry.item }, title, control, remove);
   }
 
   showSome() {

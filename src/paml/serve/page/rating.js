@@ -14,8 +14,8 @@ export function ratingControl(scale, entry, current, send, { onLeave = true } = 
   const name = `rating-${(controls += 1)}`;
   const legend = element("legend", { class: "unseen" }, `${scale.clicks ? "Click on" : "Rate"} ${nameOf(entry)}`);
   const kind = scale.clicks ? "choice" : "stars";
-  const attributes = { class: kind, "data-item": entry.item, "data-marks": scale.values.length, "aria-describedby": "keys" };
-  const control = element("fieldset", attributes, legend);
+  const about = { "data-item": entry.item, "data-marks": scale.values.length, "aria-describedby": "keys" };
+  const control = element("fieldset", { class: kind, ...about }, legend);
   for (const value of scale.values) {
     const input = element("input", { type: "radio", name, value });
     const face = scale.clicks ? choice(value) : star(scale, value);
@@ -72,7 +72,8 @@ const choice = (value) => [element("span", {}, value > 0 ? "I would" : "I would 
 function numberControl(scale, entry, current, send) {
   const { low, high } = scale;
   const range = { type: "number", min: low, max: high, step: scale.step ?? "any", placeholder: `${low} to ${high}` };
-  const input = element("input", { ...range, value: current, "aria-label": `Rate ${nameOf(entry)}, ${low} to ${high}` });
+  const name = `Rate ${nameOf(entry)}, ${low} to ${high}`;
+  const input = element("input", { ...range, value: current, "aria-label": name });
   input.addEventListener("change", () => {
     if (input.value !== "" && input.reportValidity()) send(input.valueAsNumber);
   });

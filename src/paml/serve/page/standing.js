@@ -17,15 +17,16 @@ export function standingText(standing) {
   const rate = element("strong", {}, rounded(standing.rate));
   if (!differs(standing)) return [rate, ": this method gives everyone the same rate."];
   const users = sum(standing.major) + sum(standing.minor);
-  return [rate, `, higher than that of ${percent(standing.percentile / 100)} of ${count(users, "user")}. The higher it is, the more each of your ratings counts. ${company(standing)}`];
+  const place = `, higher than that of ${percent(standing.percentile / 100)} of ${count(users, "user")}. `;
+  return [rate, place, "The higher it is, the more each of your ratings counts. ", company(standing)];
 }
 
 function company({ group, similar }) {
   const alike = (similar?.major ?? 0) + (similar?.minor ?? 0);
-  const kind = group === "major" ? "Your profile is a common one" : group === "minor" ? "Your profile is an unusual one" : "";
-  if (!alike) return kind && `${kind}.`;
-  const near = `the profiles of the ${alike} known users most like you: ${similar.major} common, ${similar.minor} unusual`;
-  return `${kind ? `${kind}; ${near}` : `T${near.slice(1)}`}.`;
+  const kind = group ? `Your profile is ${group === "major" ? "a common" : "an unusual"} one. ` : "";
+  if (!alike) return kind;
+  const near = `${similar.major} common, ${similar.minor} unusual`;
+  return `${kind}The profiles of the ${alike} known users most like you: ${near}.`;
 }
 
 /** The drawing for a given width in pixels, with a table behind it. */
@@ -40,7 +41,8 @@ function drawing(standing, width) {
   const high = Math.max(edges.at(-1), rate);
   const x = (value) => SIDE + ((value - low) / (high - low)) * (width - 2 * SIDE);
   const label = `Histogram of learning rates from ${rounded(low)} to ${rounded(high)}; yours is ${rounded(rate)}.`;
-  const svg = drawn("svg", { role: "img", "aria-label": label, viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT });
+  const size = { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT };
+  const svg = drawn("svg", { role: "img", "aria-label": label, ...size });
   const shares = Object.fromEntries(Object.keys(GROUPS).map((name) => [name, sharesOf(standing[name])]));
   const most = Math.max(...shares.major, ...shares.minor);
   for (const name of Object.keys(GROUPS)) svg.append(bars(name, shares[name], edges, x, most));
@@ -53,8 +55,9 @@ function bars(name, shares, edges, x, most) {
   const group = drawn("g", { class: name });
   shares.forEach((share, k) => {
     const height = (ROOM * share) / most;
-    const wide = Math.max(x(edges[k + 1]) - x(edges[k]) - 1.5, 0.5);
-    if (height) group.append(drawn("rect", { x: x(edges[k]) + 0.75, y: name === "major" ? MIDDLE - height : MIDDLE, width: wide, height, rx: Math.min(1.5, wide / 2) }));
+    const width = Math.max(x(edges[k + 1]) - x(edges[k]) - 1.5, 0.5);
+    const y = name === "major" ? MIDDLE - height : MIDDLE;
+    if (height) group.append(drawn("rect", { x: x(edges[k]) + 0.75, y, width, height, rx: Math.min(1.5, width / 2) }));
   });
   return group;
 }
@@ -79,16 +82,21 @@ function ticks(low, high, x, width) {
 
 /** What the two colours stand for, and of how many users. */
 export function legend(standing) {
-  const parts = Object.entries(GROUPS).map(([name, words]) => element("span", { class: name }, element("i", { "aria-hidden": "true" }), `${words}, ${count(sum(standing[name]), "user")}`));
+  const parts = Object.entries(GROUPS).map(([name, words]) => {
+    const colour = element("i", { "aria-hidden": "true" });
+    return element("span", { class: name }, colour, `${words}, ${count(sum(standing[name]), "user")}`);
+  });
   return element("figcaption", {}, ...parts, element("span", { class: "soft" }, "each group by its own share"));
 }
 
 function table({ edges, major, minor }) {
   const head = element("tr", {}, ...["rate", "major", "minor"].map((name) => element("th", { scope: "col" }, name)));
-  const rows = major.map((number, k) =>
-    element("tr", {}, element("th", { scope: "row" }, `${rounded(edges[k])} to ${rounded(edges[k + 1])}`), element("td", {}, String(number)), element("td", {}, String(minor[k]))),
-  );
-  return element("table", {}, element("caption", { class: "unseen" }, "Users per learning rate"), element("thead", {}, head), element("tbody", {}, ...rows));
+  const rows = major.map((number, k) => {
+    const range = element("th", { scope: "row" }, `${rounded(edges[k])} to ${rounded(edges[k + 1])}`);
+    return element("tr", {}, range, ...[number, minor[k]].map((users) => element("td", {}, String(users))));
+  });
+  const caption = element("caption", { class: "unseen" }, "Users per learning rate");
+  return element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...rows));
 }
 
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);

@@ -46,14 +46,15 @@ export class TopTen {
 
   newRow(entry) {
     const control = ratingControl(this.scale, entry, undefined, (value) => this.rate(entry, value));
-    const ask = this.scale.clicks ? "Would you click on it?" : "Seen it?";
+    const seen = element("div", { class: "seen" }, element("span", {}, invitation(this.scale)), control);
+    const meter = element("span", { class: "meter", "aria-hidden": "true" }, element("i"));
     return element(
       "li",
       { "data-item": entry.item },
       element("span", { class: "place" }),
       element("h3", {}, nameOf(entry), " ", element("span", { class: "move" })),
-      element("p", { class: "score" }, element("span", { class: "number" }), element("span", { class: "meter", "aria-hidden": "true" }, element("i"))),
-      element("details", {}, element("summary"), element("ul", { class: "reasons" }), element("div", { class: "seen" }, element("span", {}, ask), control)),
+      element("p", { class: "score" }, element("span", { class: "number" }), meter),
+      element("details", {}, element("summary"), element("ul", { class: "reasons" }), seen),
     );
   }
 
@@ -72,8 +73,8 @@ export class TopTen {
     const timing = { duration: DURATION, easing: "cubic-bezier(.2, .7, .2, 1)" };
     for (const [item, row] of this.rows) {
       const shift = places.has(item) ? places.get(item) - row.getBoundingClientRect().top : null;
-      if (shift === null) row.animate([{ opacity: 0, transform: "translateX(1.5rem)" }, { opacity: 1, transform: "none" }], timing);
-      else if (shift) row.animate([{ transform: `translateY(${shift}px)` }, { transform: "none" }], timing);
+      if (shift === null) row.animate({ opacity: [0, 1], transform: ["translateX(1.5rem)", "none"] }, timing);
+      else if (shift) row.animate({ transform: [`translateY(${shift}px)`, "none"] }, timing);
     }
   }
 }
@@ -83,11 +84,11 @@ function moveOf(item, place, before) {
   const was = before.indexOf(item);
   if (was === place) return [];
   if (was < 0) return [element("b", { class: "new" }, "new")];
-  const up = was > place;
-  const places = count(Math.abs(was - place), "place");
+  const places = Math.abs(was - place);
+  const [way, mark] = was > place ? ["up", "▲"] : ["down", "▼"];
   return [
-    element("span", { class: up ? "up" : "down", "aria-hidden": "true" }, `${up ? "▲" : "▼"} ${Math.abs(was - place)}`),
-    element("span", { class: "unseen" }, `${up ? "up" : "down"} ${places}`),
+    element("span", { class: way, "aria-hidden": "true" }, `${mark} ${places}`),
+    element("span", { class: "unseen" }, `${way} ${count(places, "place")}`),
   ];
 }
 
@@ -95,14 +96,17 @@ function because(scale, found) {
   const main = found.find((reason) => reason.effect > 0);
   if (main) return ["Because of ", element("q", {}, nameOf(main)), " ", given(scale, main.value)];
   if (found.length) return ["In spite of ", element("q", {}, nameOf(found[0])), " ", given(scale, found[0].value)];
-  return [scale.clicks ? "Would you click on it?" : "Seen it?"];
+  return [invitation(scale)];
 }
+
+const invitation = (scale) => (scale.clicks ? "Would you click on it?" : "Seen it?");
 
 /** What a visitor gave: "5 ★" to the eye, "rated 5 of 5" to the ear. */
 export function given(scale, value) {
   if (scale.clicks) return element("span", { class: "given" }, value > 0 ? "clicked" : "not clicked");
   const shown = element("span", { "aria-hidden": "true" }, scale.short(value), symbol("star"));
-  return element("span", { class: "given" }, shown, element("span", { class: "unseen" }, `rated ${scale.value(value)}`));
+  const said = element("span", { class: "unseen" }, `rated ${scale.value(value)}`);
+  return element("span", { class: "given" }, shown, said);
 }
 
 function reasons(scale, found) {
@@ -116,8 +120,9 @@ function reasons(scale, found) {
 }
 
 function changes(before, items) {
-  const fresh = items.filter((entry) => !before.includes(entry.item)).length;
-  const moved = items.filter((entry, place) => before.includes(entry.item) && before.indexOf(entry.item) !== place).length;
+  const was = items.map((entry) => before.indexOf(entry.item));
+  const fresh = was.filter((place) => place < 0).length;
+  const moved = was.filter((place, now) => place >= 0 && place !== now).length;
   const parts = [];
   if (items.length && before[0] !== items[0].item) parts.push(`${nameOf(items[0])} is now first`);
   if (fresh) parts.push(`${count(fresh, "title")} ${fresh === 1 ? "is" : "are"} new`);
