@@ -14,15 +14,10 @@ import httpx
 START_SECONDS = 120
 
 
-def head(method: str, path: str, length: int) -> bytes:
+def head(method: str, path: str, length: int, *more: str) -> bytes:
     """The head of a request with a JSON body, to be sent by hand."""
-    lines = [
-        f"{method} {path} HTTP/1.1",
-        "Host: localhost",
-        "Content-Type: application/json",
-        f"Content-Length: {length}",
-    ]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *more]
+    return ("\r\n".join([*lines, f"Content-Length: {length}"]) + "\r\n\r\n").encode()
 
 
 class Server:

@@ -86,25 +86,6 @@ def check_nothing_is_lost(server: Server, writers: list[Writer]) -> None:
                 assert stored.get(item) in (value, writer.sent.get(item, value))
 
 
-@pytest.fixture
-def own_server(trained: paml.Run, url: str, tmp_path: Path) -> Iterator[Server]:
-    """A server that may be killed, with SQLite and with PostgreSQL."""
-    started = Server(trained.path, tmp_path / "log", "--store", url, "--rate", "0")
-    yield started.ready()
-    started.kill()
-
-
-def test_killed_under_load(own_server: Server, trained: paml.Run) -> None:
-    with writing(own_server, trained.predictor.catalogue.ids, "killed") as writers:
-        wait_for(lambda: all(len(writer.acknowledged) > 5 for writer in writers))
-        own_server.kill()
-    own_server.start()
-    own_server.ready()
-    check_nothing_is_lost(own_server, writers)
-    assert not [answer.text for writer in writers for answer in writer.refusals]
-    assert own_server.stop() == 0
-
-
 def refused_then_served(server: Server, writers: list[Writer], readable: int, back: Callable[[], object]) -> None:
     """Wait until writes are refused as they should be, bring the database back, and wait until they are served."""
     wait_for(lambda: all(writer.refusals for writer in writers))
@@ -123,14 +104,26 @@ def refused_then_served(server: Server, writers: list[Writer], readable: int, ba
         assert answer.json()["type"] == "urn:paml:store-unavailable"
 
 
-def test_a_lost_database_under_load(trained: paml.Run, postgres: Any, tmp_path: Path) -> None:
-    server = Server(trained.path, tmp_path / "log", "--store", postgres.new_url(), "--rate", "0").ready()
+def test_killed_and_cut_off_under_load(
+    kind: str, url: str, trained: paml.Run, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server = Server(trained.path, tmp_path / "log", "--store", url, "--rate", "0").ready()
+    items = trained.predictor.catalogue.ids
     try:
-        with writing(server, trained.predictor.catalogue.ids, "lost") as writers:
-            wait_for(lambda: all(writer.acknowledged for writer in writers))
-            postgres.stop("immediate")  # as if the machine lost its power
-            refused_then_served(server, writers, 503, postgres.start)
+        with writing(server, items, "killed") as writers:
+            wait_for(lambda: all(len(writer.acknowledged) > 5 for writer in writers))
+            server.kill()
+        server.start()
+        server.ready()
         check_nothing_is_lost(server, writers)
+        assert not [answer.text for writer in writers for answer in writer.refusals]
+        if kind == "postgresql":
+            database = request.getfixturevalue("postgres")
+            with writing(server, items, "lost") as writers:
+                wait_for(lambda: all(writer.acknowledged for writer in writers))
+                database.stop("immediate")  # as if the machine lost its power
+                refused_then_served(server, writers, 503, database.start)
+            check_nothing_is_lost(server, writers)
     finally:
         server.kill()
 

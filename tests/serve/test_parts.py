@@ -90,6 +90,23 @@ def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor)
     assert isinstance(found[1], ZeroDivisionError)
 
 
+def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None:
+    ids = predictor.catalogue.ids
+    asked = [*newcomers(predictor, 3), Newcomer({}, [Rating(item, 3.0) for item in ids])]
+    sizes: list[int] = []
+
+    async def ask() -> None:
+        with batcher.coming():
+            await asyncio.gather(*(batcher.run(one, lambda user: user.rate) for one in asked))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paml.serve.batcher.MOST_ROWS", 2 * len(ids))
+        batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=0.2, observe=sizes.append)
+        asyncio.run(ask())
+        batcher.close()
+    assert sizes == [3, 1]
+
+
 def test_nobody_waits_if_nobody_is_coming(predictor: Predictor) -> None:
     async def ask() -> float:
         started = time.perf_counter()

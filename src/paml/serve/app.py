@@ -24,7 +24,6 @@ from paml.serve.guard import segment
 from paml.serve.pagefiles import read_page
 from paml.serve.problems import MEDIA_TYPE, Problem, of_error, of_validation
 from paml.serve.service import Service, recommendations
-from paml.serve.store import StoredUser
 
 VALUES_SHOWN = 1000  # of a field, most common first
 
@@ -147,8 +146,7 @@ def _add_users(app: FastAPI, service: Service) -> None:
 
 
 async def _user(service: Service, name: str) -> dict[str, Any]:
-    found: StoredUser = await service.read(name)
-    rate, group = await service.of_version(name, found, lambda user: (user.rate, user.group), score=False)
+    found, (rate, group) = await service.read_and(name, lambda user: (user.rate, user.group), score=False)
     ratings = [
         {"item": r.item, "title": service.title(r.item), "value": r.value, "context": dict(r.context)}
         for r in found.ratings

@@ -20,6 +20,7 @@ from paml.predictor import User
 T = TypeVar("T")
 MOST = 32
 WAIT = 0.001
+MOST_ROWS = 16_384  # of a batch's support set, padding included: 32 users of 512 ratings
 
 
 @dataclass(frozen=True)
@@ -132,13 +133,12 @@ class Batcher:
         return jobs, False
 
     def _serve(self, jobs: list[_Job]) -> None:
-        new = [job for job in jobs if isinstance(job.newcomer, Newcomer)]
         for job in jobs:
             if isinstance(job.newcomer, User):
                 job.deliver(job.newcomer)
-        if new:
-            self._observe(len(new))
-            for job, user in zip(new, self._adapt(new), strict=True):
+        for together in _alike([job for job in jobs if isinstance(job.newcomer, Newcomer)]):
+            self._observe(len(together))
+            for job, user in zip(together, self._adapt(together), strict=True):
                 if isinstance(user, User):
                     job.deliver(user)
                 else:
@@ -155,3 +155,21 @@ class Batcher:
         except Exception as error:  # noqa: BLE001 - every waiting request must get an answer
             return [error] * len(newcomers)
         return [self._adapt([job])[0] for job in jobs]
+
+
+def _alike(jobs: list[_Job]) -> list[list[_Job]]:
+    """The jobs by number of ratings, in batches whose rows, padded to the longest, are not too many.
+
+    So a user with thousands of ratings makes nobody else's small problem a large one.
+    """
+    batches: list[list[_Job]] = []
+    for job in sorted(jobs, key=_rows):
+        if batches and (len(batches[-1]) + 1) * _rows(job) <= MOST_ROWS:
+            batches[-1].append(job)
+        else:
+            batches.append([job])
+    return batches
+
+
+def _rows(job: _Job) -> int:
+    return len(job.newcomer.ratings) if isinstance(job.newcomer, Newcomer) else 0

@@ -28,18 +28,25 @@ class UserCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.size = 0
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._entries
-
     def __len__(self) -> int:
         return len(self._entries)
+
+    def kept(self, name: str) -> tuple[int, User] | None:
+        """The version that is kept, whatever is stored now, and the user as adapted for it."""
+        entry = self._entries.get(name)
+        return None if entry is None else (entry.version, entry.user)
+
+    def touch(self, name: str) -> None:
+        """Count a use."""
+        if name in self._entries:
+            self._entries.move_to_end(name)
 
     def get(self, name: str, version: int) -> User | None:
         """The user as adapted for exactly this version of what is stored."""
         entry = self._entries.get(name)
         if entry is None or entry.version != version:
             return None
-        self._entries.move_to_end(name)
+        self.touch(name)
         return entry.user
 
     def put(self, name: str, version: int, user: User) -> None:

@@ -27,6 +27,7 @@ class Service:
         self.predictor, self.metrics = predictor, Metrics()
         self._store = store
         self._cache = UserCache()
+        self._forgotten = 0  # deletions so far
         self._threads = ThreadPoolExecutor(STORE_THREADS, "paml-store")
         self._batcher = Batcher(self._adapt, most=batch, observe=self.metrics.batch.observe)
 
@@ -45,45 +46,36 @@ class Service:
 
     async def of_stored(self, name: str, finish: Callable[[User], T]) -> T:
         """What is wanted of a stored user, as of the newest version that was acknowledged before the request."""
-        with self._batcher.coming() as arrive:
-            user = await self._cached(name)
-            if user is not None:
-                arrive()
-                return (await self._batcher.run(user, finish))[1]
-            found = await self.read(name)
-            arrive()
-            return await self.of_version(name, found, finish)
+        kept = self._cache.kept(name)
+        if kept is not None:
+            answers = await self.stored(lambda store: _answers(store, name, kept, finish))
+            if answers:
+                self._cache.touch(name)
+                self.metrics.cache_hit.inc()
+                return answers[0]
+        self.metrics.cache_miss.inc()
+        return (await self.read_and(name, finish))[1]
 
-    async def of_version(self, name: str, found: StoredUser, finish: Callable[[User], T], *, score: bool = True) -> T:
-        """The same for a stored user who was just read; without `score` no items are scored ahead."""
+    async def read_and(self, name: str, finish: Callable[[User], T], *, score: bool = True) -> tuple[StoredUser, T]:
+        """A stored user, and what is wanted of them; without `score` no items are scored ahead."""
+        forgotten = self._forgotten
+        with self._batcher.coming() as arrive:
+            found = await self.stored(lambda store: store.user(name))
+            arrive()
+        if found is None:
+            self._cache.drop(name)
+            raise UnknownUser("there is no such user", remedy="create them first")
         user = self._cache.get(name, found.version)
         adapted, answer = await self._batcher.run(user or self.newcomer_of(found), finish, score=score)
-        if user is None:
+        if user is None and self._forgotten == forgotten:  # else it may be this user who was deleted meanwhile
             self._cache.put(name, found.version, adapted)
             self.metrics.cached.set(len(self._cache))
             self.metrics.cached_bytes.set(self._cache.size)
-        return answer
-
-    async def read(self, name: str) -> StoredUser:
-        """A stored user."""
-        found = await self.stored(lambda store: store.user(name))
-        if found is None:
-            raise UnknownUser("there is no such user", remedy="create them first")
-        return found
-
-    async def _cached(self, name: str) -> User | None:
-        """The adapted user, if what is stored has not changed since; the store is asked every time."""
-        if name in self._cache:
-            version = await self.stored(lambda store: store.version(name))
-            user = None if version is None else self._cache.get(name, version)
-            if user is not None:
-                self.metrics.cache_hit.inc()
-                return user
-        self.metrics.cache_miss.inc()
-        return None
+        return found, answer
 
     def forget(self, name: str) -> None:
         """Drop what was computed for a user who was deleted."""
+        self._forgotten += 1
         self._cache.drop(name)
 
     def newcomer_of(self, found: StoredUser) -> Newcomer:
@@ -126,6 +118,15 @@ class Service:
         except PamlError:
             return False
         return True
+
+
+def _answers(store: Store, name: str, kept: tuple[int, User], finish: Callable[[User], T]) -> list[T]:
+    """What is wanted of an adapted user, if what is stored has not changed since; asked and answered in one thread.
+
+    So nobody who is known waits for those who are being adapted.
+    """
+    version, user = kept
+    return [finish(user)] if store.version(name) == version else []
 
 
 def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *, exclude_seen: bool) -> dict[str, Any]:
