@@ -3,12 +3,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEMO   := paml-demo
+PORT   ?= 8000
 
-.PHONY: demo test lint bench clean
+.PHONY: demo serve test lint bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
 	$(BIN)/paml demo
+
+serve: $(DEMO)/run/weights.safetensors | $(STAMP)
+	$(BIN)/paml serve $(DEMO)/run --port $(PORT)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
@@ -23,6 +28,13 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) build
+
+# Trained once, in less than a minute; a training that was interrupted goes on.
+$(DEMO)/run/weights.safetensors: $(DEMO)/data/manifest.json
+	$(BIN)/paml train $(DEMO)/data --method ridge epochs=10 members=2 --out $(DEMO)/run --resume
+
+$(DEMO)/data/manifest.json: | $(STAMP)
+	$(BIN)/paml data prepare synthetic --out $(DEMO)/data
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }

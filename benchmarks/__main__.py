@@ -11,7 +11,7 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = ["batches", "engine", "memory_search", "growth", "sources"]
+NAMES = ["batches", "engine", "memory_search", "growth", "sources", "store", "predictor", "serve", "questions"]
 
 
 class Tee(io.StringIO):

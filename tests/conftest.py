@@ -1,7 +1,9 @@
 """A small synthetic world, prepared once, and small tables written in exactly the format that users have."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
 def click_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
     out = tmp_path_factory.mktemp("clicks") / "data"
     return paml.prepare("synthetic", out=out, users=400, items=80, target="click")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The Chromium of this machine."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@
 >>> data = paml.prepare("synthetic", out="world", users=500)
 >>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run")
 >>> paml.evaluate(run)["mse"]
+>>> user = run.adapt(profile={"age": "25"}, ratings={"i1": 5, "i2": 2})
+>>> user.recommend(10)
 """
 
 from importlib.metadata import version
@@ -13,8 +15,19 @@ from paml.data.describe import describe
 from paml.data.inspect import inspect
 from paml.data.prepare import prepare
 from paml.data.prepared import PreparedData
-from paml.errors import DataError, FormatError, PamlError, SettingsError, TrainingError
+from paml.errors import (
+    DataError,
+    FormatError,
+    InputError,
+    PamlError,
+    SettingsError,
+    TrainingError,
+    UnknownItem,
+)
 from paml.evaluate import summarise
+from paml.newcomers import Newcomer, Rating
+from paml.predictor import Predictor, Recommendation, User
+from paml.questions import Question
 from paml.run import Run, evaluate
 from paml.train import train
 from paml.tune import tune
@@ -22,11 +35,19 @@ from paml.tune import tune
 __all__ = [
     "DataError",
     "FormatError",
+    "InputError",
+    "Newcomer",
     "PamlError",
+    "Predictor",
     "PreparedData",
+    "Question",
+    "Rating",
+    "Recommendation",
     "Run",
     "SettingsError",
     "TrainingError",
+    "UnknownItem",
+    "User",
     "compare",
     "describe",
     "evaluate",

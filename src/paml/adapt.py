@@ -14,6 +14,7 @@ Legend: B users, R rows (S of the support set), D inputs per row, C shared input
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,18 +28,39 @@ Rate = Tensor | Sequence[Weights]
 """alpha_B, one rate per user; or one per parameter, shaped like theta."""
 
 
+class Step(NamedTuple):
+    """One gradient step: each layer's inputs, and the gradients by its outputs, for the support rows."""
+
+    inputs: tuple[AnyInput, ...]
+    gradients: tuple[Tensor, ...]
+
+
+class Solution(NamedTuple):
+    """The last Newton step: d = H^-1 sum_j f_j (curvature_j f_j d_before - slope_j), a sum over the support rows."""
+
+    features_BSF: Tensor
+    factor_BFF: Tensor
+    """Cholesky factor of H."""
+    slope_BS: Tensor
+    curvature_BS: Tensor
+    moved_BS: Tensor | None
+    """f_j d_before; None in the first step, from theta"""
+    level: Tensor
+    """The constant among the features."""
+
+
 @dataclass(frozen=True)
 class Adaptation:
-    """Adapted layers, and what the meta-losses need to know of the first step."""
+    """Adapted layers, and how they came to be: what the regulariser and explanations look at."""
 
     layers: tuple[Layer, ...]
-    inputs: tuple[AnyInput, ...] = ()
-    gradients: tuple[Tensor, ...] = ()
+    steps: tuple[Step, ...] = ()
+    solution: Solution | None = None
 
     def gradient_norm(self) -> Tensor:
         """||dL_i/dtheta||^2 at theta, per user, from the first step (the regulariser of REG-PAML, Sec. 4.3)."""
-        assert self.gradients, "without inner steps no gradient was computed"
-        norms = [_squared_norm(x, grad_BSK) for x, grad_BSK in zip(self.inputs, self.gradients, strict=True)]
+        assert self.steps, "without inner steps no gradient was computed"
+        norms = [_squared_norm(x, grad_BSK) for x, grad_BSK in zip(*self.steps[0], strict=True)]
         return torch.stack(norms).sum(dim=0)
 
 
@@ -73,20 +95,19 @@ def adapt(
     sum divided by n + c. Where autograd is off, as in serving, no graph is built.
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
-    first = Adaptation(layers)
-    x = x.detached() if first_order else x
+    taken: list[Step] = []
+    x = x.detached() if first_order and torch.is_grad_enabled() else x
     count_B1 = mask_BS.sum(dim=1, keepdim=True)
     weight_BS = mask_BS / (count_B1.clamp(min=1) if evidence is None else count_B1 + evidence)
-    for step in range(steps):
+    for _ in range(steps):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)
-        if step == 0:
-            first = Adaptation(layers, tuple(inputs), tuple(gradients))
+        taken.append(Step(tuple(inputs), tuple(gradients)))
         layers = tuple(
             _moved(layer, inputs[k], gradients[k], rate if isinstance(rate, Tensor) else rate[k], steps)
             for k, layer in enumerate(layers)
         )
-    return replace(first, layers=layers)
+    return Adaptation(layers, tuple(taken))
 
 
 def _backpropagate(

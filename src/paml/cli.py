@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 import paml
+from paml.cli_serve import serve_app
 from paml.compare import ABLATION, refresh
 from paml.data.inspect import inspect_files, refuse_existing
 from paml.data.protocol import Protocol
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Prepare and look at data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(serve_app)
 
 RecipeOption = Annotated[
     str, typer.Option("--recipe", help=f"One of: {', '.join(recipe_names())}; or a recipe file of your own, FILE.toml.")

@@ -2,9 +2,14 @@
 
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
+│   └── InputError  a newcomer's profile or rating that cannot be used: which field, its value, what is expected
+│       └── UnknownItem
 ├── DataError       input data that cannot be read as what it claims to be
-├── FormatError     a file of our own (prepared data set, run) that is damaged, edited or of another version
-└── TrainingError   training that cannot go on
+├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
+├── TrainingError   training that cannot go on
+├── UnknownUser     a user whom the store does not hold
+├── TooManyRatings  more ratings of one user than are kept
+└── StoreUnavailable  a database that does not answer now; the same call may succeed later
 """
 
 from collections.abc import Iterable
@@ -29,6 +34,22 @@ class SettingsError(PamlError):
     """A setting that is unknown, of the wrong type or out of range."""
 
 
+class InputError(SettingsError):
+    """What is said of a newcomer and cannot be used; services show field, value and expectation each in its place."""
+
+    def __init__(self, what: str, *, field: str, value: object, expected: str) -> None:
+        self.field, self.value, self.expected = field, shortened(value), expected
+        super().__init__(what, remedy=f"expected {expected}")
+
+
+class UnknownItem(InputError):  # noqa: N818, as in a sentence: "unknown item"
+    """An item that the catalogue does not have."""
+
+    def __init__(self, item: object, expected: str) -> None:
+        self.item = shortened(item)
+        super().__init__(f"there is no item '{self.item}'", field="item", value=item, expected=expected)
+
+
 class DataError(PamlError):
     """Input data that is missing, damaged or contradicts its description."""
 
@@ -39,6 +60,24 @@ class FormatError(PamlError):
 
 class TrainingError(PamlError):
     """Training that cannot go on: a loss that is not finite."""
+
+
+class UnknownUser(PamlError):  # noqa: N818
+    """A user whom the store does not hold: never created, or deleted."""
+
+
+class TooManyRatings(PamlError):  # noqa: N818
+    """More ratings of one user than the store keeps."""
+
+
+class StoreUnavailable(PamlError):  # noqa: N818
+    """A database that is lost, locked or out of space; what was acknowledged stays, and the call may be repeated."""
+
+
+def shortened(value: object, most: int = 60) -> str:
+    """A value for a message, however long it is."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

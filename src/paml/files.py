@@ -4,11 +4,13 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paml.errors import PamlError
+import polars as pl
+
+from paml.errors import FormatError, PamlError
 
 
 @contextmanager
@@ -42,6 +44,28 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def write_table(path: Path, table: pl.DataFrame) -> None:
+    """Write a Parquet file under a temporary name, and rename it over `path`."""
+    partial = path.with_name(f".{path.name}.partial")
+    table.write_parquet(partial)
+    partial.replace(path)
+
+
+def read_table(path: Path, columns: Iterable[str], remedy: str) -> pl.DataFrame:
+    """Read a Parquet file of our own; a missing, damaged or foreign one is a FormatError."""
+    try:
+        table = pl.read_parquet(path, glob=False)
+    except FileNotFoundError:
+        raise FormatError("is missing", where=path, remedy=remedy) from None
+    except (OSError, pl.exceptions.PolarsError) as error:
+        what = f"cannot be read ({str(error).splitlines()[0]})"
+        raise FormatError(what, where=path, remedy=remedy) from None
+    missing = sorted(set(columns) - set(table.columns))
+    if missing:
+        raise FormatError(f"has no column '{missing[0]}'", where=path, remedy=remedy)
+    return table
 
 
 def _umask() -> int:

@@ -150,6 +150,15 @@ def on_scale(out: Tensor, low: float, high: float) -> Tensor:
     Beyond a hundredth of the scale from an end, the way to that end is covered exponentially slower and slower.
     """
     edge = EDGE * (high - low)
+    if not torch.is_grad_enabled():  # in use, few are beyond, and exponentials of all would cost more than the rest
+        inside = out.clamp(low + edge, high - edge)
+        beyond = inside != out
+        return inside.masked_scatter_(beyond, _pressed(out[beyond], low, high, edge)) if beyond.any() else inside
+    return _pressed(out, low, high, edge)
+
+
+def _pressed(out: Tensor, low: float, high: float, edge: float) -> Tensor:
+    """The same, of any outputs."""
     over, under = (out - (high - edge)).clamp(min=0), (low + edge - out).clamp(min=0)
     inside = out.clamp(low + edge, high - edge)
     pressed = inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from paml.adapt import Adaptation, Rate, Theta, adapt, forward
+from paml.adapt import Adaptation, Rate, Solution, Theta, adapt, forward
 from paml.heads import CurvedHead, Head
 from paml.layers import AnyInput, ItemInput, PersonalLayer, SharedLayer
 
@@ -87,17 +87,30 @@ class ClosedForm(Inner):
         last = inputs[-1]
         features_BSF = torch.cat([last.x_BRD, self.level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
         precision_B = 1 / rate.clamp(min=LEAST_VARIANCE)
-        d_BF = out_BSK.new_zeros(len(out_BSK), features_BSF.shape[-1])
+        d_BF = moved_BS = None  # at theta nothing has moved
+        solution = None
         for _ in range(self.steps):
-            moved_BS = (features_BSF @ d_BF.unsqueeze(-1)).squeeze(-1)
-            shifted_BSK = torch.cat([out_BSK[..., :-1], (out_BSK[..., -1] + moved_BS).unsqueeze(-1)], dim=-1)
+            if d_BF is not None:
+                moved_BS = (features_BSF @ d_BF.unsqueeze(-1)).squeeze(-1)
+            shifted_BSK = out_BSK if moved_BS is None else _shifted(out_BSK, moved_BS)
             slope_BS = self.head.row_gradient(shifted_BSK, y_BS)[..., -1]
-            bent_BSF = features_BSF * self.head.row_curvature(shifted_BSK, y_BS).unsqueeze(-1)
-            hessian_BFF = bent_BSF.mT @ features_BSF + torch.diag_embed(precision_B.unsqueeze(-1).expand_as(d_BF))
-            gradient_BF = (slope_BS.unsqueeze(1) @ features_BSF).squeeze(1) + precision_B.unsqueeze(-1) * d_BF
-            factor_BFF = torch.linalg.cholesky(hessian_BFF)
-            d_BF = d_BF - torch.cholesky_solve(gradient_BF.unsqueeze(-1), factor_BFF).squeeze(-1)
-        return Adaptation((*layers[:-1], _moved(layers[-1], last, d_BF, self.level)))
+            curvature_BS = self.head.row_curvature(shifted_BSK, y_BS)
+            bent_BSF = features_BSF * curvature_BS.unsqueeze(-1)
+            prior_BF = precision_B.unsqueeze(-1).expand(-1, features_BSF.shape[-1])
+            factor_BFF = torch.linalg.cholesky(bent_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
+            gradient_BF = (slope_BS.unsqueeze(1) @ features_BSF).squeeze(1)
+            gradient_BF = gradient_BF if d_BF is None else gradient_BF + prior_BF * d_BF
+            step_BF = torch.cholesky_solve(gradient_BF.unsqueeze(-1), factor_BFF).squeeze(-1)
+            d_BF = -step_BF if d_BF is None else d_BF - step_BF
+            solution = Solution(features_BSF, factor_BFF, slope_BS, curvature_BS, moved_BS, self.level)
+        if d_BF is None:
+            return Adaptation(layers)
+        return Adaptation((*layers[:-1], _moved(layers[-1], last, d_BF, self.level)), solution=solution)
+
+
+def _shifted(out_BSK: Tensor, moved_BS: Tensor) -> Tensor:
+    """The outputs with the last one moved."""
+    return torch.cat([out_BSK[..., :-1], (out_BSK[..., -1] + moved_BS).unsqueeze(-1)], dim=-1)
 
 
 def _moved(layer: SharedLayer, x: AnyInput, d_BF: Tensor, level: Tensor) -> PersonalLayer:

@@ -35,6 +35,14 @@ class LayerInput:
         z_NK = torch.addmm(weights.shared_CK[0], self.x_BRD.flatten(0, 1), weights.rows_DK)
         return torch.ops.aten._unsafe_view(z_NK, [*self.x_BRD.shape[:2], z_NK.shape[1]])  # type: ignore[no-any-return]
 
+    def attend(self, keys_BSD: Tensor) -> Tensor:
+        """x X^T, (B, R, S)."""
+        return times_transposed(self.x_BRD, keys_BSD)
+
+    def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """x W_i and what is shared by a user's rows, (B, R, K)."""
+        return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
+
 
 class ItemTable:
     """Vectors of a batch's distinct items, and their products with the first layer's weights, computed once.
@@ -88,11 +96,81 @@ class ItemInput:
             return z_BRK
         return z_BRK + self.context_BRD @ weights.rows_DK[self.table.vectors_ND.shape[1] :]
 
+    def attend(self, keys_BSD: Tensor) -> Tensor:
+        """x X^T, (B, R, S)."""
+        return times_transposed(self.x_BRD, keys_BSD)
+
+    def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """x W_i and what is shared by a user's rows, (B, R, K)."""
+        return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
+
+    def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """The same of the items' vectors alone, without a context."""
+        return torch.baddbmm(shared_B1K, self.x_BRD[..., : self.table.vectors_ND.shape[1]], weights_BDK)
+
+    def look_up(self, table_NK: Tensor) -> Tensor:
+        """What a table says of the rows' items, (B, R, K)."""
+        return self._gather(table_NK)
+
     def _gather(self, table: Tensor) -> Tensor:
         return table.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, table.shape[1])
 
 
-AnyInput = LayerInput | ItemInput
+@dataclass(frozen=True)
+class TableInput:
+    """Input of the first layer for a whole stretch of the table, the same rows and one context for each user.
+
+    Nothing is gathered, and items times weights of all users' own is one product: how serving scores everything.
+    """
+
+    table: ItemTable
+    items: slice
+    shared_BC: Tensor
+    context_BD: Tensor | None = None
+
+    @cached_property
+    def x_BRD(self) -> Tensor:
+        """The rows written out, for whoever needs them."""
+        x_BRD = self._vectors_RD.expand(len(self.shared_BC), -1, -1)
+        if self.context_BD is None:
+            return x_BRD
+        return torch.cat([x_BRD, self.context_BD.unsqueeze(1).expand(-1, x_BRD.shape[1], -1)], dim=-1)
+
+    def project(self, weights: Weights) -> Tensor:
+        """x W + shared W', each item and each user multiplied once, (B, R, K)."""
+        z_BK = self.shared_BC @ weights.shared_CK
+        if self.context_BD is not None:
+            z_BK = z_BK + self.context_BD @ weights.rows_DK[self._vectors_RD.shape[1] :]
+        return self.table.products(weights.rows_DK)[self.items] + z_BK.unsqueeze(1)
+
+    def attend(self, keys_BSD: Tensor) -> Tensor:
+        """x X^T, (B, R, S)."""
+        return self.times(keys_BSD.mT, keys_BSD.new_zeros(1, 1, 1).expand(len(keys_BSD), 1, keys_BSD.shape[1]))
+
+    def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """x W_i and what is shared by a user's rows, (B, R, K)."""
+        if self.context_BD is not None:
+            D = self._vectors_RD.shape[1]
+            shared_B1K = shared_B1K + self.context_BD.unsqueeze(1) @ weights_BDK[:, D:]
+            weights_BDK = weights_BDK[:, :D]
+        return self.items_times(weights_BDK, shared_B1K)
+
+    def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """The same of the items' vectors alone, without a context: one product for all users."""
+        B, D, K = weights_BDK.shape
+        all_DN = weights_BDK.transpose(0, 1).reshape(D, B * K)
+        return torch.addmm(shared_B1K.reshape(1, -1), self._vectors_RD, all_DN).view(-1, B, K).transpose(0, 1)
+
+    def look_up(self, table_NK: Tensor) -> Tensor:
+        """What a table says of the rows' items, (1, R, K)."""
+        return table_NK[self.items].unsqueeze(0)
+
+    @cached_property
+    def _vectors_RD(self) -> Tensor:
+        return self.table.vectors_ND[self.items]
+
+
+AnyInput = LayerInput | ItemInput | TableInput
 
 
 @dataclass(frozen=True)
@@ -108,6 +186,10 @@ class SharedLayer:
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
         """Gradient by the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
         return backpropagate(grad_BRK, self.weights.rows_DK, active_BRD)
+
+    def of(self, users: slice) -> "SharedLayer":
+        """The layer of some of the users: the same for all."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -129,7 +211,7 @@ class AttendingLayer:
             products_BRS = x.gram_BRR
         else:
             shared_B11 = (x.shared_BC * self.shared_key_BC).sum(dim=1).view(-1, 1, 1)
-            products_BRS = times_transposed(x.x_BRD, self.keys_BSD) + shared_B11
+            products_BRS = x.attend(self.keys_BSD) + shared_B11
         return torch.baddbmm(x.project(self.weights), self.alpha_B11 * products_BRS, self.values_BSK, alpha=-1)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
@@ -137,6 +219,12 @@ class AttendingLayer:
         attention_BRS = self.alpha_B11 * times_transposed(grad_BRK, self.values_BSK)
         base_BRD = times_transposed(grad_BRK, self.weights.rows_DK)
         return where_active(torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1), active_BRD)
+
+    def of(self, users: slice) -> "AttendingLayer":
+        """The layer of some of the users."""
+        return AttendingLayer(
+            self.weights, self.alpha_B11[users], self.keys_BSD[users], self.shared_key_BC[users], self.values_BSK[users]
+        )
 
 
 @dataclass(frozen=True)
@@ -149,11 +237,15 @@ class PersonalLayer:
     def forward(self, x: AnyInput) -> Tensor:
         """x W_i + shared W'_i."""
         shared_B1K = x.shared_BC.unsqueeze(1) @ self.shared_BCK
-        return torch.baddbmm(shared_B1K, x.x_BRD, self.rows_BDK)
+        return x.times(self.rows_BDK, shared_B1K)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
         """Gradient by the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
         return where_active(times_transposed(grad_BRK, self.rows_BDK), active_BRD)
+
+    def of(self, users: slice) -> "PersonalLayer":
+        """The layer of some of the users."""
+        return PersonalLayer(self.rows_BDK[users], self.shared_BCK[users])
 
 
 Layer = SharedLayer | AttendingLayer | PersonalLayer

@@ -4,7 +4,7 @@ Legend: B users, R rows, K outputs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from paml.adapt import Adaptation, Rate, forward
 from paml.data.batches import RowBlock, TensorBatch
+from paml.data.features import Features
 from paml.heads import Head, user_loss
 from paml.inner import Inner
+from paml.layers import ItemInput, TableInput
 from paml.model import Embedded, Network
 from paml.rates import RateSource, rate_per_user
 
@@ -25,6 +27,19 @@ class Adapted:
     embedded: Embedded
     rate: Rate
     adaptation: Adaptation
+
+    def of(self, users: slice) -> "Adapted":
+        """Some of the users, as far as their outputs need it: the batch, the rates and the first step stay behind."""
+        embedded, layers = self.embedded, self.adaptation.layers
+        if len(embedded.h_BH) == 1:
+            return replace(self, adaptation=Adaptation(layers))  # there is but one
+        layers = tuple(layer.of(users) for layer in layers)
+        start_BDK = None if embedded.start_BDK is None else embedded.start_BDK[users]
+        return replace(
+            self,
+            embedded=replace(embedded, h_BH=embedded.h_BH[users], start_BDK=start_BDK),
+            adaptation=Adaptation(layers),
+        )
 
 
 class Learner(nn.Module):
@@ -49,7 +64,14 @@ class Learner(nn.Module):
 
     def outputs(self, adapted: Adapted, block: RowBlock) -> Tensor:
         """Outputs of the adapted network for rows, (B, R, K)."""
-        x = self.network.first_input(adapted.embedded, block)
+        return self._outputs(adapted, self.network.first_input(adapted.embedded, block))
+
+    def outputs_of_all(self, adapted: Adapted, items: slice, context: Features | None) -> Tensor:
+        """Outputs for a stretch of the items, in one context, (B, R, K)."""
+        return self._outputs(adapted, self.network.whole_input(adapted.embedded, items, context))
+
+    @staticmethod
+    def _outputs(adapted: Adapted, x: ItemInput | TableInput) -> Tensor:
         out_BRK, _ = forward(adapted.adaptation.layers, x)
         offset_BRK = adapted.embedded.offsets(x)
         return out_BRK if offset_BRK is None else out_BRK + offset_BRK

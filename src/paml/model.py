@@ -6,6 +6,7 @@ Legend: B users, R rows, N distinct items, H width of the user embedding, D widt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from paml.data.batches import RowBlock, TensorBatch
 from paml.data.features import Features
 from paml.fields import FieldEmbedder
 from paml.items import ItemFactors, ItemFields, ItemVectors
-from paml.layers import ItemInput, ItemTable, Weights
+from paml.layers import ItemInput, ItemTable, TableInput, Weights
 from paml.start import Start
 
 
@@ -51,15 +52,18 @@ class Embedded:
     table: ItemTable
     start_BDK: Tensor | None
 
-    def offsets(self, x: ItemInput) -> Tensor | None:
+    @cached_property
+    def shared_BC(self) -> Tensor:
+        """What all rows of a user share: the embedding, and the constant one."""
+        return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
+
+    def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
         """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's start."""
-        bias_NK, offset_BRK = self.items.bias_NK, None
-        if bias_NK is not None:
-            offset_BRK = bias_NK.index_select(0, x.index_BR.flatten()).view(*x.index_BR.shape, -1)
+        bias_NK = self.items.bias_NK
+        offset_BRK = None if bias_NK is None else x.look_up(bias_NK)
         if self.start_BDK is None:
             return offset_BRK
-        item_BRD = x.x_BRD[..., : self.items.vectors_ND.shape[1]]
-        start_BRK = torch.baddbmm(self.start_BDK[:, -1:], item_BRD, self.start_BDK[:, :-1])
+        start_BRK = x.items_times(self.start_BDK[:, :-1], self.start_BDK[:, -1:])
         return start_BRK if offset_BRK is None else offset_BRK + start_BRK
 
 
@@ -84,17 +88,27 @@ class Network(nn.Module):
         """h, (B, H): the user's field embeddings side by side."""
         return self.user(features)  # type: ignore[no-any-return]
 
-    def embed(self, batch: TensorBatch) -> Embedded:
-        """Embed the batch's users, and its distinct items once each."""
-        items: ItemVectors = self.items(batch.items, batch.item_N)
+    def embed_items(self, features: Features, item_N: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """Distinct items, and their products with the first layer, which are computed once."""
+        items: ItemVectors = self.items(features, item_N)
+        return items, ItemTable(items.vectors_ND)
+
+    def embed(self, batch: TensorBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
+        """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
+        items, table = self.embed_items(batch.items, batch.item_N) if known is None else known
         start_BDK = self.start(batch.users, items.chosen_NG, batch.support.index_BR, batch.support.mask_BR)
-        return Embedded(batch, self.embed_users(batch.users), items, ItemTable(items.vectors_ND), start_BDK)
+        return Embedded(batch, self.embed_users(batch.users), items, table, start_BDK)
 
     def first_input(self, embedded: Embedded, block: RowBlock) -> ItemInput:
         """The first layer's input for support or query rows."""
-        h_BH = embedded.h_BH
-        shared_BC = torch.cat([h_BH, h_BH.new_ones(len(h_BH), 1)], dim=1)
         context_BRD = None
         if self.context.fields and block.context is not None:
             context_BRD = self.context(block.context).view(*block.index_BR.shape, -1)
-        return ItemInput(embedded.table, block.index_BR, shared_BC, context_BRD)
+        return ItemInput(embedded.table, block.index_BR, embedded.shared_BC, context_BRD)
+
+    def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
+        """The first layer's input for a stretch of the items, the same for all users, in one context."""
+        context_BD = None
+        if self.context.fields and context is not None:
+            context_BD = self.context(context).expand(len(embedded.h_BH), -1)
+        return TableInput(embedded.table, items, embedded.shared_BC, context_BD)

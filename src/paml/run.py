@@ -3,6 +3,8 @@
 RUN/settings.json        method, recipe, seed, what it was trained on (fingerprint), how training ended
 RUN/weights.safetensors  parameters, and AT-PAML's memory
 RUN/vocab.json           the data set's vocabulary
+RUN/catalogue.parquet    all items, and how often training users rated them
+RUN/population.parquet   groups, rates and embeddings of training users, without ids: where a new user stands
 RUN/metrics.jsonl        one line per epoch
 RUN/rows.parquet         the last evaluation, one row per user
 RUN/resume/              the state of an unfinished training
@@ -10,6 +12,7 @@ RUN/resume/              the state of an unfinished training
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +23,23 @@ import torch
 from pydantic import Field, ValidationError
 
 from paml import checkpoint
+from paml.catalogue import Catalogue
 from paml.data.prepared import PreparedData, Vocabulary
 from paml.data.schema import Schema
 from paml.errors import FormatError
 from paml.evaluate import Split, evaluate_ensemble, summarise
-from paml.files import write_text
+from paml.files import write_table, write_text
 from paml.generate import DataShape
 from paml.learner import Ensemble
 from paml.methods import build_ensemble
+from paml.newcomers import Rating, Values
+from paml.population import Population
+from paml.predictor import Predictor, User
 from paml.recipe import Recipe
 from paml.settings import Settings
 
-FORMAT = 2
+FORMAT = 3
+PARTS = ("weights.safetensors", "vocab.json", "catalogue.parquet", "population.parquet")
 
 
 class RunSettings(Settings):
@@ -50,6 +58,8 @@ class RunSettings(Settings):
     items: int
     known_items: int
     training_mean: float
+    major_above: int
+    """A user with more common values than this is a major user."""
     summary: dict[str, Any] = Field(default_factory=dict)
     """How training ended: epochs, the best one and its validation metric, seconds; recall of the memory's index."""
 
@@ -73,12 +83,15 @@ class Run:
 
     @classmethod
     def load(cls, path: str | Path) -> "Run":
-        """Open a run folder; an unfinished, foreign or damaged one is a FormatError."""
+        """Open a run folder; an unfinished, incomplete, foreign or damaged one is a FormatError."""
         path = Path(path)
         settings = read_settings(path)
-        weights = path / "weights.safetensors"
+        weights = path / PARTS[0]
         if not weights.exists():
             raise FormatError("training has not finished", where=path, remedy="continue it with --resume")
+        for name in PARTS:
+            if not (path / name).exists():
+                raise FormatError(f"is incomplete: '{name}' is missing", where=path, remedy="train again")
         tensors, values = checkpoint.load(weights)
         if values.get("identity") != settings.identity():
             raise FormatError(
@@ -93,7 +106,40 @@ class Run:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """Values of all fields in order of their codes."""
-        return Vocabulary.model_validate_json((self.path / "vocab.json").read_text(encoding="utf-8"))
+        file = self.path / "vocab.json"
+        try:
+            return Vocabulary.model_validate_json(file.read_text(encoding="utf-8"))
+        except (OSError, ValidationError, UnicodeDecodeError):
+            raise FormatError("is damaged", where=file, remedy="train again") from None
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The run in use; nothing but the run folder is needed."""
+        settings = self.settings
+        catalogue = Catalogue.load(self.path / "catalogue.parquet", settings.fields)
+        if len(catalogue) != settings.items:
+            what = f"has {len(catalogue):,} items, the run {settings.items:,}"
+            raise FormatError(what, where=self.path / "catalogue.parquet", remedy="train again")
+        width = self.ensemble.members[0].network.user.width
+        population = Population.load(self.path / "population.parquet", width)
+        return Predictor(
+            self.ensemble,
+            settings.fields,
+            self.vocabulary,
+            catalogue,
+            population,
+            major_above=settings.major_above,
+        )
+
+    def adapt(
+        self, profile: Values | None = None, ratings: Mapping[str, float] | Sequence[Rating] | None = None
+    ) -> User:
+        """Adapt to a new user by a profile and a few ratings, either of which may be missing.
+
+        >>> user = run.adapt(profile={"gender": "F", "age": 25}, ratings={"318": 5, "2858": 2})
+        >>> user.recommend(10)
+        """
+        return self.predictor.adapt(profile, ratings)
 
     def data(self, path: str | Path | None = None) -> PreparedData:
         """The data set the run was trained on, refusing any other."""
@@ -118,9 +164,7 @@ def evaluate(
     run = run if isinstance(run, Run) else Run.load(run)
     opened = run.data(data.path if isinstance(data, PreparedData) else data)
     rows = run.evaluate(opened, split)
-    partial = run.path / ".rows.parquet.partial"
-    rows.write_parquet(partial)
-    partial.replace(run.path / "rows.parquet")
+    write_table(run.path / "rows.parquet", rows)
     settings = run.settings
     return {
         "run": str(run.path),
@@ -146,7 +190,8 @@ def read_settings(path: Path) -> RunSettings:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"cannot be read ({error})", where=file, remedy=remedy) from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise FormatError(f"is not a run of format {FORMAT}", where=file, remedy=remedy)
+        found = values.get("format") if isinstance(values, dict) else None
+        raise FormatError(f"is a run of format {found!r}, expected {FORMAT}", where=file, remedy="train again")
     try:
         return RunSettings.model_validate(values)
     except ValidationError as error:

@@ -38,3 +38,20 @@ class Start(nn.Module):
             sum_BG = (rows_BSG * mask_BS.unsqueeze(-1)).sum(dim=1)
             parts.append(sum_BG * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt() @ self.choice)
         return torch.stack(parts).sum(dim=0).view(-1, *self._shape) if parts else None
+
+    def by_row(self, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
+        """What each chosen item adds to m_i, (B, S, D + 1, K); None if choice says nothing."""
+        if self.choice is None or chosen_NG is None:
+            return None
+        scale_BS = mask_BS * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt()
+        return (chosen_NG[index_BS] * scale_BS.unsqueeze(-1) @ self.choice).view(*index_BS.shape, *self._shape)
+
+    def shifts(self, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor, next_BR: Tensor) -> Tensor | None:
+        """By how much m_i changes if one of the items `next` is chosen, too, (B, R, D + 1, K); None if not at all."""
+        if self.choice is None or chosen_NG is None:
+            return None
+        sum_BG = (chosen_NG[index_BS] * mask_BS.unsqueeze(-1)).sum(dim=1)
+        count_B11 = mask_BS.sum(dim=1).view(-1, 1, 1) + FULL_WEIGHT
+        after_BRG = (sum_BG.unsqueeze(1) + nn.functional.embedding(next_BR, chosen_NG)) * (count_B11 + 1).rsqrt()
+        before_B1G = sum_BG.unsqueeze(1) * count_B11.rsqrt()
+        return ((after_BRG - before_B1G) @ self.choice).view(*next_BR.shape, *self._shape)

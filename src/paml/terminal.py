@@ -1,13 +1,17 @@
 """What commands show on a terminal: tables of settings, rules, descriptions, evaluations and comparisons."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from paml.data.prepared import PreparedData, RuleRecord
+from paml.explain import Reason
+from paml.predictor import Recommendation, User
 from paml.recipe import recipe_label
 from paml.report.render import Form, render
 from paml.report.tables import all_tables
@@ -63,6 +67,23 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     for name, count in result["undefined"].items():
         if count:
             console.print(f"{name} is undefined for {count:,} users, who are left out of its mean")
+
+
+def render_recommendations(
+    console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]
+) -> None:
+    """The items, best first, with what moved their scores; and what the model makes of the user."""
+    table = Table(show_edge=False)
+    for name in ("item", "title"):
+        table.add_column(name)
+    table.add_column("score", justify="right")
+    if any(reasons):
+        table.add_column("because")
+    for entry, because in zip(found, reasons, strict=True):
+        told = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
+        table.add_row(*map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(told)] if told else []))
+    console.print(table)
+    console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 
 
 def render_search(console: Console, found: dict[str, Any], data: Path) -> None:

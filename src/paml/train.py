@@ -20,6 +20,7 @@ from torch import Tensor
 from paml import checkpoint
 from paml.allocator import keep_freed_memory
 from paml.average import Average
+from paml.catalogue import write_catalogue
 from paml.data.batches import Loader, TensorBatch
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
@@ -31,6 +32,7 @@ from paml.learner import Ensemble
 from paml.memory import MemoryRate
 from paml.methods import build_ensemble, find_method, fit_to_data
 from paml.optimise import make_optimizer, set_rate
+from paml.population import write_population
 from paml.progress import SILENT, Progress, Step
 from paml.recipe import Recipe, load_recipe, recipe_label
 from paml.run import Run, RunSettings, load_state, read_settings, write_settings
@@ -78,6 +80,7 @@ def train(
         seed=seed,
         data_path=str(data.path.resolve()),
         fingerprint=data.fingerprint,
+        major_above=data.manifest.protocol.major_above,
         **{("fields" if name == "schema" else name): value for name, value in vars(shape).items()},
     )
     try:
@@ -280,7 +283,7 @@ class _Trainer:
         self._write_metrics()
 
     def _finish(self) -> None:
-        """Write what remains: the best weights, the vocabulary, and how training went."""
+        """Write what remains: the best weights, what serving needs beside them, and how training went."""
         position = self._position
         self._ensemble.load_state_dict(self._best)
         summary: dict[str, Any] = {
@@ -294,6 +297,9 @@ class _Trainer:
             summary["memory_nodes"] = int(first.rates.memory.count)
             summary["memory_recall"] = self._recall(first.rates)
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
+        write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
+        population = self._folder / "population.parquet"
+        write_population(self._ensemble, self._data, self._settings.fields, population, self._settings.seed)
         write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
         self._write_metrics()
         identity = {"identity": self._settings.identity()}

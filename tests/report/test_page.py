@@ -1,8 +1,6 @@
 """The report's page: sound HTML that needs nothing else, and a page that people can read, in a real browser."""
 
 import re
-import shutil
-from collections.abc import Iterator
 from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -166,18 +164,6 @@ def test_text_stands_out_in_both_schemes() -> None:
             (ink, warn_wash),
         ):
             assert contrast(text, ground) >= 4.5
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def opened(browser: Any, folder: Path, width: int, scheme: str) -> tuple[Any, list[str]]:

@@ -1,0 +1,88 @@
+"""Adapted users, kept for the next request: bounded, and never stale because the store's version is part of the key."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, fields, is_dataclass
+
+from torch import Tensor
+
+from paml.predictor import User
+
+SHARED = frozenset({"weights", "items", "table", "item_N"})
+"""Parts of an adapted user that belong to the model."""
+
+RATING_BYTES = 300  # of a rating as Python objects, about
+
+
+@dataclass(frozen=True)
+class _Entry:
+    version: int
+    user: User
+    size: int
+
+
+class UserCache:
+    """The users met last, at most so many and so many bytes; one thread's (the event loop's) alone."""
+
+    def __init__(self, entries: int = 10_000, size: int = 256_000_000) -> None:
+        self._most_entries, self._most_bytes = entries, size
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def kept(self, name: str) -> tuple[int, User] | None:
+        """The version that is kept, whatever is stored now, and the user as adapted for it."""
+        entry = self._entries.get(name)
+        return None if entry is None else (entry.version, entry.user)
+
+    def touch(self, name: str) -> None:
+        """Count a use."""
+        if name in self._entries:
+            self._entries.move_to_end(name)
+
+    def get(self, name: str, version: int) -> User | None:
+        """The user as adapted for exactly this version of what is stored."""
+        entry = self._entries.get(name)
+        if entry is None or entry.version != version:
+            return None
+        self.touch(name)
+        return entry.user
+
+    def put(self, name: str, version: int, user: User) -> None:
+        """Keep a user in place of an older version; the longest unused make room."""
+        old = self._entries.get(name)
+        if old is not None and old.version > version:  # a slow request must not replace what a later one brought
+            return
+        self.drop(name)
+        size = size_of(user)
+        if size > self._most_bytes:
+            return
+        self._entries[name] = _Entry(version, user, size)
+        self.size += size
+        while self.size > self._most_bytes or len(self._entries) > self._most_entries:
+            self.drop(next(iter(self._entries)))
+
+    def drop(self, name: str) -> None:
+        """Forget a user."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            self.size -= entry.size
+
+
+def size_of(user: User) -> int:
+    """Bytes of the tensors that are kept for a user alone; those of a batch count whole, as they are kept whole."""
+    storages: dict[int, int] = {}
+    waiting: list[object] = [*user.adapted, *user.__dict__.values()]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            storages[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+        elif isinstance(part, tuple | list):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+        elif is_dataclass(part):
+            waiting += [getattr(part, field.name) for field in fields(part) if field.name not in SHARED]
+    scores = 0 if "_score_I" in user.__dict__ else 4 * len(user.predictor.catalogue)  # they are kept when asked for
+    return sum(storages.values()) + scores + RATING_BYTES * len(user.newcomer.ratings)

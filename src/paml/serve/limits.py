@@ -1,0 +1,104 @@
+"""What a caller may use: size and time of a body, requests per second, requests at once."""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.types import Message, Receive
+
+from paml.serve.problems import Problem
+
+CALLERS = 10_000  # remembered at most: the longest silent is forgotten, whose bucket is full again anyway
+BURST_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All limits that are not part of the requests' form."""
+
+    body_bytes: int = 1_000_000
+    body_seconds: float = 20.0
+    per_second: float = 100.0
+    """Requests of one key or, without keys, of one address; 0 for any number. Twice as many may come at once."""
+    at_once: int = 512
+    """Requests under way; further ones are turned away, so that a burst cannot fill the memory."""
+
+
+class RateLimiter:
+    """A token bucket for every caller."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._most = max(1.0, per_second * BURST_SECONDS)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, when counted
+
+    def admit(self, caller: str) -> None:
+        """Take a token, or refuse with the time after which there is one."""
+        if not self._per_second:
+            return
+        now = self._clock()
+        tokens, counted = self._buckets.pop(caller, (self._most, now))
+        tokens = min(self._most, tokens + (now - counted) * self._per_second)
+        admitted = tokens >= 1
+        self._buckets[caller] = (tokens - 1 if admitted else tokens, now)
+        if len(self._buckets) > CALLERS:
+            self._buckets.popitem(last=False)
+        if not admitted:
+            wait = max(1, math.ceil((1 - tokens) / self._per_second))
+            detail = f"more than {self._per_second:g} requests per second; come again in {wait} s"
+            raise Problem(429, detail, headers={"Retry-After": str(wait)})
+
+
+async def read_body(receive: Receive, declared: int | None, limits: Limits) -> bytes:
+    """The whole body, counted while it arrives, so that a chunked one cannot be larger than it says."""
+    if declared is not None and declared > limits.body_bytes:
+        raise _too_large(declared, limits)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            return await _collect(receive, limits)
+    except TimeoutError:
+        detail = f"the body did not arrive within {limits.body_seconds:g} s"
+        raise Problem(408, detail, headers={"Connection": "close"}) from None
+
+
+async def _collect(receive: Receive, limits: Limits) -> bytes:
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Problem(400, "the body ended too early")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limits.body_bytes:
+            raise _too_large(size, limits)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _too_large(size: int, limits: Limits) -> Problem:
+    return Problem(
+        413,
+        f"the body has {size:,} bytes or more; at most {limits.body_bytes:,} are read",
+        field="body",
+        value=size,
+        expected=f"at most {limits.body_bytes} bytes",
+    )
+
+
+def replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """A receive that hands out a body that was read, then whatever comes after it (the caller going away)."""
+    pending = True
+
+    async def next_message() -> Message:
+        nonlocal pending
+        if pending:
+            pending = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return next_message

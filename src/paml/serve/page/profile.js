@@ -1,0 +1,74 @@
+// The form on the visitor, made from the model's own profile fields.
+
+import { element } from "./dom.js";
+import { label } from "./wording.js";
+
+const MOST_FIELDS = 8; // more are there on request
+const MOST_OPTIONS = 40; // more are typed, with suggestions
+const MOST_SUGGESTED = 500;
+const UNSAID = "not said";
+const inOrder = new Intl.Collator("en", { numeric: true });
+
+/** The form with one control per field; `changed(profile)` is called when something was said or taken back. */
+export class ProfileForm {
+  constructor(form, fields, changed) {
+    Object.assign(this, { form, fields });
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", () => form.reportValidity() && changed(read(form, fields)));
+  }
+
+  show(profile) {
+    const controls = this.fields.map((field) => control(field, profile[field.name]));
+    const [first, more] = [controls.slice(0, MOST_FIELDS), controls.slice(MOST_FIELDS)];
+    this.form.replaceChildren(...first);
+    if (!more.length) return;
+    const summary = element("summary", {}, `${more.length} more`);
+    this.form.append(element("details", {}, summary, element("div", {}, ...more)));
+  }
+}
+
+function control(field, value) {
+  const id = `profile-${field.name}`;
+  const values = field.values ?? [];
+  const name = element("label", { for: id }, label(field.name));
+  return element("div", {}, name, ...parts(field.kind, id, values, value));
+}
+
+function parts(kind, id, values, value) {
+  if (kind === "numeric") return [element("input", { id, type: "number", step: "any", value, placeholder: UNSAID })];
+  if (kind === "multi") return [several(id, values, value)];
+  if (values.length > MOST_OPTIONS) return typed(id, values, value);
+  const unsaid = element("option", { value: "" }, UNSAID);
+  return [element("select", { id }, unsaid, ...options(values.toSorted(inOrder.compare), [value]))];
+}
+
+function options(values, chosen) {
+  const marked = chosen.map(String); // other programs may have stored a number
+  return values.map((value) => element("option", { value, selected: marked.includes(value) }, value));
+}
+
+function typed(id, values, value) {
+  const input = element("input", { id, list: `${id}-values`, value, placeholder: UNSAID, maxlength: 200 });
+  return [input, element("datalist", { id: `${id}-values` }, ...options(values.slice(0, MOST_SUGGESTED), []))];
+}
+
+function several(id, values, chosen = []) {
+  if (!values.length) return element("input", { id, value: chosen.join(", "), placeholder: `${UNSAID}; with commas` });
+  const shown = options(values.slice(0, MOST_SUGGESTED), chosen);
+  return element("select", { id, multiple: true, size: Math.min(values.length, 4) }, ...shown);
+}
+
+function read(form, fields) {
+  const said = fields.map((field) => [field.name, valueOf(form.elements[`profile-${field.name}`], field)]);
+  return Object.fromEntries(said.filter(([, value]) => value !== null));
+}
+
+function valueOf(input, field) {
+  if (input.multiple) {
+    const chosen = Array.from(input.selectedOptions, (option) => option.value);
+    return chosen.length ? chosen : null;
+  }
+  if (input.value.trim() === "") return null;
+  if (field.kind === "numeric") return input.valueAsNumber;
+  return field.kind === "multi" ? input.value.split(",").map((part) => part.trim()) : input.value.trim();
+}

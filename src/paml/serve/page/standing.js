@@ -1,0 +1,103 @@
+// The visitor's learning rate among those of all users: a drawing, and the same in words and as a table.
+
+import { drawn, element } from "./dom.js";
+import { count, percent, rounded } from "./wording.js";
+
+const HEIGHT = 172;
+const MIDDLE = 80; // major users stand above this line, minor users hang below it
+const ROOM = 58; // for the bars of one group
+const SIDE = 4;
+const GROUPS = { major: "common profiles (major)", minor: "unusual profiles (minor)" };
+
+/** Whether there is something to draw: some methods give everyone the same rate. */
+const differs = ({ major, minor }) => major.filter((number, k) => number + minor[k] > 0).length > 1;
+
+/** A paragraph on the own rate. */
+export function standingText(standing) {
+  const rate = element("strong", {}, rounded(standing.rate));
+  if (!differs(standing)) return [rate, ": this method gives everyone the same rate."];
+  const users = sum(standing.major) + sum(standing.minor);
+  const place = `, higher than that of ${percent(standing.percentile / 100)} of ${count(users, "user")}. `;
+  return [rate, place, "The higher it is, the more each of your ratings counts. ", company(standing)];
+}
+
+function company({ group, similar }) {
+  const alike = (similar?.major ?? 0) + (similar?.minor ?? 0);
+  const kind = group ? `Your profile is ${group === "major" ? "a common" : "an unusual"} one. ` : "";
+  if (!alike) return kind;
+  const near = `${similar.major} common, ${similar.minor} unusual`;
+  return `${kind}The profiles of the ${alike} known users most like you: ${near}.`;
+}
+
+/** The drawing for a given width in pixels, with a table behind it. */
+export function standingFigure(standing, width) {
+  if (!differs(standing)) return [];
+  return [drawing(standing, width), element("details", {}, element("summary", {}, "As a table"), table(standing))];
+}
+
+function drawing(standing, width) {
+  const { edges, rate } = standing;
+  const low = Math.min(edges[0], rate);
+  const high = Math.max(edges.at(-1), rate);
+  const x = (value) => SIDE + ((value - low) / (high - low)) * (width - 2 * SIDE);
+  const label = `Histogram of learning rates from ${rounded(low)} to ${rounded(high)}; yours is ${rounded(rate)}.`;
+  const size = { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT };
+  const svg = drawn("svg", { role: "img", "aria-label": label, ...size });
+  const shares = Object.fromEntries(Object.keys(GROUPS).map((name) => [name, sharesOf(standing[name])]));
+  const most = Math.max(...shares.major, ...shares.minor);
+  for (const name of Object.keys(GROUPS)) svg.append(bars(name, shares[name], edges, x, most));
+  svg.append(drawn("line", { class: "axis", x1: SIDE, x2: width - SIDE, y1: MIDDLE, y2: MIDDLE }));
+  svg.append(...own(x(rate), width), ...ticks(low, high, x, width));
+  return svg;
+}
+
+function bars(name, shares, edges, x, most) {
+  const group = drawn("g", { class: name });
+  shares.forEach((share, k) => {
+    const height = (ROOM * share) / most;
+    const width = Math.max(x(edges[k + 1]) - x(edges[k]) - 1.5, 0.5);
+    const y = name === "major" ? MIDDLE - height : MIDDLE;
+    if (height) group.append(drawn("rect", { x: x(edges[k]) + 0.75, y, width, height, rx: Math.min(1.5, width / 2) }));
+  });
+  return group;
+}
+
+function own(at, width) {
+  const anchor = at < 40 ? "start" : at > width - 40 ? "end" : "middle";
+  return [
+    drawn("line", { class: "own", x1: at, x2: at, y1: 16, y2: MIDDLE + ROOM }),
+    drawn("circle", { class: "own", cx: at, cy: MIDDLE, r: 4.5 }),
+    drawn("text", { class: "own", x: at, y: 11, "text-anchor": anchor }, "you"),
+  ];
+}
+
+function ticks(low, high, x, width) {
+  const places = width < 400 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
+  return places.map((part) => {
+    const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
+    const value = low + part * (high - low);
+    return drawn("text", { x: x(value), y: HEIGHT - 8, "text-anchor": anchor }, rounded(Number(value.toPrecision(2))));
+  });
+}
+
+/** What the two colours stand for, and of how many users. */
+export function legend(standing) {
+  const parts = Object.entries(GROUPS).map(([name, words]) => {
+    const colour = element("i", { "aria-hidden": "true" });
+    return element("span", { class: name }, colour, `${words}, ${count(sum(standing[name]), "user")}`);
+  });
+  return element("figcaption", {}, ...parts, element("span", { class: "soft" }, "each group by its own share"));
+}
+
+function table({ edges, major, minor }) {
+  const head = element("tr", {}, ...["rate", "major", "minor"].map((name) => element("th", { scope: "col" }, name)));
+  const rows = major.map((number, k) => {
+    const range = element("th", { scope: "row" }, `${rounded(edges[k])} to ${rounded(edges[k + 1])}`);
+    return element("tr", {}, range, ...[number, minor[k]].map((users) => element("td", {}, String(users))));
+  });
+  const caption = element("caption", { class: "unseen" }, "Users per learning rate");
+  return element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
+const sharesOf = (numbers) => numbers.map((number) => number / Math.max(sum(numbers), 1));

@@ -1,0 +1,61 @@
+// What this browser keeps: the visitor's id and skipped questions for good, a server's key until the tab is closed.
+
+const MOST_SKIPPED = 100; // they travel in an address, which must not grow without end
+
+/** A browser's storage under our own prefix; where it is forbidden, memory that lasts as long as the page. */
+function cupboard(kind) {
+  const memory = new Map();
+  const real = () => {
+    try {
+      return window[kind];
+    } catch {
+      return null;
+    }
+  };
+  const attempt = (act, otherwise) => {
+    try {
+      return real() === null ? otherwise() : act(real());
+    } catch {
+      return otherwise();
+    }
+  };
+  return {
+    get: (name) => attempt((kept) => kept.getItem(`paml-${name}`), () => null) ?? memory.get(name) ?? null,
+    set: (name, value) => attempt((kept) => kept.setItem(`paml-${name}`, value), () => memory.set(name, value)),
+    remove: (name) => {
+      memory.delete(name);
+      attempt((kept) => kept.removeItem(`paml-${name}`), () => undefined);
+    },
+  };
+}
+
+const local = cupboard("localStorage");
+export const session = cupboard("sessionStorage");
+
+/** Whether this browser has been here before. */
+export const isNew = () => local.get("visitor") === null;
+
+/** The visitor's random id, made at the first visit. */
+export function visitor() {
+  if (isNew()) local.set("visitor", randomId());
+  return local.get("visitor");
+}
+
+/** Items that the visitor has not seen. */
+export const skipped = () => JSON.parse(local.get("skipped") ?? "[]");
+
+export function skip(item) {
+  local.set("skipped", JSON.stringify([...skipped().filter((other) => other !== item), item].slice(-MOST_SKIPPED)));
+}
+
+export const forgetSkipped = () => local.remove("skipped");
+
+export function forgetVisitor() {
+  local.remove("visitor");
+  forgetSkipped();
+}
+
+function randomId() {
+  if (crypto.randomUUID) return crypto.randomUUID(); // browsers offer it on loopback and over https only
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,131 @@
+// The top ten: rows that stay the same elements when the order changes, so that one can watch them move.
+
+import { byId, element, symbol } from "./dom.js";
+import { ratingControl } from "./rating.js";
+import { count, listed, nameOf } from "./wording.js";
+
+const DURATION = 550; // milliseconds
+
+/** The list; `rate(entry, value)` is called when a title of it is rated. */
+export class TopTen {
+  constructor(list, scale, rate) {
+    this.list = list;
+    this.scale = scale;
+    this.rate = rate;
+    this.rows = new Map();
+    this.order = null;
+  }
+
+  /** Show these items; returns a sentence on what changed, or "" if nothing was shown before. */
+  update(items) {
+    const before = this.order;
+    const places = new Map([...this.rows].map(([item, row]) => [item, row.getBoundingClientRect().top]));
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
+    for (const [item, row] of this.rows) {
+      if (!items.some((entry) => entry.item === item)) {
+        row.remove();
+        this.rows.delete(item);
+      }
+    }
+    items.forEach((entry, place) => {
+      if (!this.rows.has(entry.item)) this.rows.set(entry.item, this.newRow(entry));
+      const row = this.rows.get(entry.item);
+      this.fill(row, entry, place, before);
+      if (this.list.children[place] !== row) this.list.insertBefore(row, this.list.children[place] ?? null);
+    });
+    this.order = items.map((entry) => entry.item);
+    if (focused) (focused.isConnected ? focused : byId("top")).focus({ preventScroll: true });
+    if (before) this.animate(places);
+    return before ? changes(before, items) : "";
+  }
+
+  /** The next list is a first one. */
+  reset() {
+    this.order = null;
+  }
+
+  newRow(entry) {
+    const control = ratingControl(this.scale, entry, undefined, (value) => this.rate(entry, value));
+    const seen = element("div", { class: "seen" }, element("span", {}, invitation(this.scale)), control);
+    const meter = element("span", { class: "meter", "aria-hidden": "true" }, element("i"));
+    return element(
+      "li",
+      { "data-item": entry.item },
+      element("span", { class: "place" }),
+      element("h3", {}, nameOf(entry), " ", element("span", { class: "move" })),
+      element("p", { class: "score" }, element("span", { class: "number" }), meter),
+      element("details", {}, element("summary"), element("ul", { class: "reasons" }), seen),
+    );
+  }
+
+  fill(row, entry, place, before) {
+    const { scale } = this;
+    row.querySelector(".place").textContent = place + 1;
+    row.querySelector(".score .number").textContent = scale.score(entry.score);
+    row.querySelector(".meter i").style.setProperty("--height", Math.min(Math.max(scale.height(entry.score), 0), 1));
+    row.querySelector(".move").replaceChildren(...moveOf(entry.item, place, before));
+    row.querySelector("summary").replaceChildren(...because(scale, entry.because ?? []));
+    row.querySelector(".reasons").replaceChildren(...reasons(scale, entry.because ?? []));
+  }
+
+  animate(places) {
+    if (!matchMedia("(prefers-reduced-motion: no-preference)").matches) return;
+    const timing = { duration: DURATION, easing: "cubic-bezier(.2, .7, .2, 1)" };
+    for (const [item, row] of this.rows) {
+      const shift = places.has(item) ? places.get(item) - row.getBoundingClientRect().top : null;
+      if (shift === null) row.animate({ opacity: [0, 1], transform: ["translateX(1.5rem)", "none"] }, timing);
+      else if (shift) row.animate({ transform: [`translateY(${shift}px)`, "none"] }, timing);
+    }
+  }
+}
+
+function moveOf(item, place, before) {
+  if (before === null) return [];
+  const was = before.indexOf(item);
+  if (was === place) return [];
+  if (was < 0) return [element("b", { class: "new" }, "new")];
+  const places = Math.abs(was - place);
+  const [way, mark] = was > place ? ["up", "▲"] : ["down", "▼"];
+  return [
+    element("span", { class: way, "aria-hidden": "true" }, `${mark} ${places}`),
+    element("span", { class: "unseen" }, `${way} ${count(places, "place")}`),
+  ];
+}
+
+function because(scale, found) {
+  const main = found.find((reason) => reason.effect > 0);
+  if (main) return ["Because of ", element("q", {}, nameOf(main)), " ", given(scale, main.value)];
+  if (found.length) return ["In spite of ", element("q", {}, nameOf(found[0])), " ", given(scale, found[0].value)];
+  return [invitation(scale)];
+}
+
+const invitation = (scale) => (scale.clicks ? "Would you click on it?" : "Seen it?");
+
+/** What a visitor gave: "5 ★" to the eye, "rated 5 of 5" to the ear. */
+export function given(scale, value) {
+  if (scale.clicks) return element("span", { class: "given" }, value > 0 ? "clicked" : "not clicked");
+  const shown = element("span", { "aria-hidden": "true" }, scale.short(value), symbol("star"));
+  const said = element("span", { class: "unseen" }, `rated ${scale.value(value)}`);
+  return element("span", { class: "given" }, shown, said);
+}
+
+function reasons(scale, found) {
+  const most = Math.max(...found.map((reason) => Math.abs(reason.effect)));
+  return found.map((reason) => {
+    const bar = element("span", { class: reason.effect < 0 ? "bar less" : "bar", "aria-hidden": "true" }, element("i"));
+    bar.firstChild.style.setProperty("--height", most > 0 ? Math.abs(reason.effect) / most : 0);
+    const name = element("span", { class: "name" }, nameOf(reason), " ", given(scale, reason.value));
+    return element("li", {}, name, bar, element("span", { class: "effect" }, scale.effect(reason.effect)));
+  });
+}
+
+function changes(before, items) {
+  const was = items.map((entry) => before.indexOf(entry.item));
+  const fresh = was.filter((place) => place < 0).length;
+  const moved = was.filter((place, now) => place >= 0 && place !== now).length;
+  const parts = [];
+  if (items.length && before[0] !== items[0].item) parts.push(`${nameOf(items[0])} is now first`);
+  if (fresh) parts.push(`${count(fresh, "title")} ${fresh === 1 ? "is" : "are"} new`);
+  if (moved) parts.push(`${moved} changed places`);
+  return parts.length ? `${listed(parts)}.` : "the order stays.";
+}

@@ -1,0 +1,156 @@
+"""Stores to try: an SQLite file and a database in a PostgreSQL of our own, both as in production."""
+
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from serving import Server
+
+import paml
+from paml.serve.service import Service
+from paml.serve.store import Store
+
+KINDS = ["sqlite", "postgresql"]
+NewUrl = Callable[[], str]
+
+
+class Postgres:
+    """A PostgreSQL cluster in a temporary folder, on a free port of the loopback address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.programs = _programs()
+        self.user = _owner()
+        self.folder = folder
+        self.port = _free_port()
+        self._names = itertools.count()
+        folder.mkdir(mode=0o700)
+        if self.user:
+            shutil.chown(folder, self.user)
+        self._run("initdb", "-D", str(folder / "data"), "-U", "paml", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self.start()
+
+    def start(self) -> None:
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c max_connections=60"
+        log = str(self.folder / "log")
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "60", "-l", log, "-o", options, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "60", "-m", mode, "stop")
+
+    def new_url(self) -> str:
+        """An empty schema: as good as a database of its own, and made in no time."""
+        name = f"store{next(self._names)}"
+        with psycopg.connect(host="127.0.0.1", port=self.port, user="paml", dbname="postgres") as connection:
+            connection.execute(f"CREATE SCHEMA {name}")
+        return f"postgresql+psycopg://paml@127.0.0.1:{self.port}/postgres?options=-csearch_path%3D{name}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), *arguments]
+        if self.user:  # PostgreSQL refuses to run as root
+            command = ["runuser", "-u", self.user, "--", *command]
+        # The server inherits the output: a pipe would stay open for as long as it runs.
+        with (self.folder.parent / "postgres.out").open("ab") as out:
+            subprocess.run(command, check=True, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/", timeout=120)
+
+
+def _programs() -> Path:
+    found = shutil.which("initdb")
+    candidates = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not candidates:
+        pytest.skip("PostgreSQL is not installed: no initdb on the PATH or under /usr/lib/postgresql")
+    return candidates[-1]
+
+
+def _owner() -> str | None:
+    if os.geteuid() != 0:
+        return None
+    if not shutil.which("runuser"):
+        pytest.skip("PostgreSQL refuses to run as root, and there is no runuser to run it as somebody else")
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    for name in ("postgres", "nobody"):
+        if name in names:
+            return name
+    pytest.skip("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with tempfile.TemporaryDirectory(prefix="paml-pg-") as parent:  # short: the path of a socket has a limit
+        Path(parent).chmod(0o755)
+        cluster = Postgres(Path(parent) / "cluster")
+        yield cluster
+        cluster.stop("immediate")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def new_url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> NewUrl:
+    """Makes addresses of empty databases."""
+    if kind == "postgresql":
+        cluster: Postgres = request.getfixturevalue("postgres")
+        return cluster.new_url
+    numbers = itertools.count()
+    return lambda: f"sqlite:///{tmp_path}/store{next(numbers)}.db"
+
+
+@pytest.fixture
+def url(new_url: NewUrl) -> str:
+    return new_url()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = Store.open(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def trained(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
+    """A small run on the embedded data."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    paml.train(world, method="ridge", out=out, settings={"epochs": 2, "members": 2})
+    return paml.Run.load(out)
+
+
+@pytest.fixture(scope="session")
+def server(trained: paml.Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that all tests share: SQLite, loopback, no key, any rate of requests."""
+    folder = tmp_path_factory.mktemp("server")
+    url = f"sqlite:///{folder / 'users.sqlite'}"
+    started = Server(trained.path, folder / "log", "--store", url, "--rate", "0", "--log-level", "debug")
+    yield started.ready()
+    assert started.stop() == 0, started.log
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+def service(trained: paml.Run, tmp_path: Path) -> Iterator[Service]:
+    """The service without HTTP."""
+    opened = Service(trained.predictor, Store.open(f"sqlite:///{tmp_path / 'users.sqlite'}"))
+    yield opened
+    opened.close()

@@ -1,0 +1,224 @@
+"""The parts of the service that can be looked at alone: batches, the cache, rates, paths, problems."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+import paml
+from paml.errors import InputError
+from paml.newcomers import Newcomer, Rating
+from paml.predictor import Predictor, User
+from paml.serve.batcher import Batcher
+from paml.serve.cache import UserCache, size_of
+from paml.serve.guard import routed_path, segment
+from paml.serve.limits import CALLERS, RateLimiter
+from paml.serve.observe import Metrics
+from paml.serve.problems import Problem, shown
+from paml.serve.service import Service
+from paml.serve.store import StoredUser
+
+
+@pytest.fixture(scope="module")
+def predictor(trained: paml.Run) -> Predictor:
+    return trained.predictor
+
+
+def newcomers(predictor: Predictor, count: int) -> list[Newcomer]:
+    ids = predictor.catalogue.ids
+    return [
+        Newcomer({}, [Rating(ids[k % len(ids)], 1.0 + k % 5), Rating(ids[(7 * k + 1) % len(ids)], 4.0)])
+        for k in range(count)
+    ]
+
+
+def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) -> None:
+    sizes: list[int] = []
+    entered, released = threading.Event(), threading.Event()
+
+    def adapt(many: Sequence[Newcomer], score: bool) -> list[User]:
+        entered.set()
+        released.wait(10)
+        return predictor.adapt_many(many, score=score)
+
+    async def ask() -> list[tuple[User, list[float]]]:
+        jobs = [asyncio.create_task(batcher.run(one, lambda user: user.scores().tolist())) for one in asked]
+        await asyncio.to_thread(entered.wait, 10)
+        released.set()
+        return await asyncio.gather(*jobs)
+
+    asked = newcomers(predictor, 41)
+    batcher = Batcher(adapt, observe=sizes.append)
+    found = asyncio.run(ask())
+    batcher.close()
+    assert sum(sizes) == 41
+    assert max(sizes) == 32, "at most so many at once"
+    assert len(sizes) <= 4
+    for one, (user, scores) in zip(asked, found, strict=True):
+        assert user.newcomer == one
+        assert scores == pytest.approx(predictor.adapt_many([one])[0].scores().tolist(), abs=1e-5)
+
+
+def test_one_wrong_newcomer_fails_alone(predictor: Predictor) -> None:
+    asked = newcomers(predictor, 5)
+    asked[2] = Newcomer({}, [Rating("nothing like it", 3.0)])
+
+    async def ask() -> list[object]:
+        with batcher.coming():  # as if another were on its way: all five are gathered
+            jobs = [batcher.run(one, lambda user: user.rate) for one in asked]
+            return await asyncio.gather(*jobs, return_exceptions=True)
+
+    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=0.2)
+    found = asyncio.run(ask())
+    batcher.close()
+    assert [isinstance(answer, InputError) for answer in found] == [False, False, True, False, False]
+
+
+def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor) -> None:
+    async def ask() -> list[object]:
+        good, bad = newcomers(predictor, 2)
+        jobs = [batcher.run(good, lambda user: user.rate), batcher.run(bad, lambda user: 1 / 0)]
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score))
+    found = asyncio.run(ask())
+    batcher.close()
+    assert isinstance(found[0], tuple)
+    assert isinstance(found[1], ZeroDivisionError)
+
+
+def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None:
+    ids = predictor.catalogue.ids
+    asked = [*newcomers(predictor, 3), Newcomer({}, [Rating(item, 3.0) for item in ids])]
+    sizes: list[int] = []
+
+    async def ask() -> None:
+        with batcher.coming():
+            await asyncio.gather(*(batcher.run(one, lambda user: user.rate) for one in asked))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paml.serve.batcher.MOST_ROWS", 2 * len(ids))
+        batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=0.2, observe=sizes.append)
+        asyncio.run(ask())
+        batcher.close()
+    assert sizes == [3, 1]
+
+
+def test_nobody_waits_if_nobody_is_coming(predictor: Predictor) -> None:
+    async def ask() -> float:
+        started = time.perf_counter()
+        await batcher.run(newcomers(predictor, 1)[0], lambda user: user.rate, score=False)
+        return time.perf_counter() - started
+
+    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=30)
+    assert asyncio.run(ask()) < 20
+    batcher.close()
+
+
+def test_the_cache_knows_exactly_one_version(predictor: Predictor) -> None:
+    first, second = predictor.adapt_many(newcomers(predictor, 2))
+    cache = UserCache()
+    cache.put("a", 7, first)
+    assert cache.get("a", 7) is first
+    assert cache.get("a", 8) is None
+    cache.put("a", 9, second)
+    assert cache.get("a", 7) is None
+    cache.put("a", 8, first)  # late, as of a slow request
+    assert cache.get("a", 9) is second
+    cache.drop("a")
+    assert len(cache) == cache.size == 0
+
+
+def test_the_cache_is_bounded_by_entries_and_bytes(predictor: Predictor) -> None:
+    users = [predictor.adapt_many([one])[0] for one in newcomers(predictor, 6)]
+    few = UserCache(entries=3)
+    for k, user in enumerate(users):
+        few.put(str(k), 1, user)
+        few.get("0", 1)
+    assert [few.get(str(k), 1) is not None for k in range(6)] == [True, False, False, False, True, True]
+    size = size_of(users[0])
+    assert size > 4 * len(predictor.catalogue)
+    small = UserCache(size=4 * size)
+    for k, user in enumerate(users):
+        small.put(str(k), 1, user)
+    assert 1 <= len(small) <= 4
+    assert small.size <= 4 * size
+    tiny = UserCache(size=size - 1)
+    tiny.put("a", 1, users[0])
+    assert len(tiny) == tiny.size == 0
+
+
+def test_rates_are_limited_per_caller_and_callers_are_forgotten() -> None:
+    now = 0.0
+    limiter = RateLimiter(5, lambda: now)
+    for _ in range(10):
+        limiter.admit("a")
+    with pytest.raises(Problem) as refused:
+        limiter.admit("a")
+    assert refused.value.status_code == 429
+    assert refused.value.headers == {"Retry-After": "1"}
+    limiter.admit("b")
+    now = 1.0
+    for _ in range(5):
+        limiter.admit("a")
+    with pytest.raises(Problem):
+        limiter.admit("a")
+    for k in range(CALLERS + 10):
+        limiter.admit(f"caller {k}")
+    assert len(limiter._buckets) == CALLERS
+    for _ in range(1000):
+        RateLimiter(0).admit("a")
+
+
+@pytest.mark.parametrize("name", ["anna", "a/b", "50%", "%2F", "a%252Fb", "אבג/", "🎬🍿", "a b?c#d"])
+def test_ids_of_any_characters_pass_through_a_path(name: str) -> None:
+    from urllib.parse import quote
+
+    routed = routed_path(f"/v1/users/{quote(name, safe='')}/ratings".encode())
+    start, end = "/v1/users/", "/ratings"
+    assert routed.startswith(start)
+    inside = routed.removeprefix(start).removesuffix(end)
+    assert "/" not in inside
+    assert segment(inside) == name
+
+
+def test_a_path_that_is_not_text_is_refused() -> None:
+    with pytest.raises(Problem, match="UTF-8"):
+        routed_path(b"/v1/users/%ff%fe")
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 3, 2.5, float("nan"), float("inf"), 10**400, "x" * 9999, "\ud800", [1], {"a": 1}]
+)
+def test_any_wrong_value_can_be_repeated_as_json(value: object) -> None:
+    problem = Problem(422, "wrong", field="f", value=value)
+    body = bytes(problem.response().body)
+    assert len(body) < 1000
+    assert json.loads(body)["field"] == "f"
+    json.dumps(shown(value), allow_nan=False)
+
+
+def test_metrics_say_nothing_about_users() -> None:
+    metrics = Metrics()
+    metrics.answered("/v1/users/{user_id}", "GET", 200, 0.003)
+    text = metrics.text().decode()
+    assert 'paml_requests_total{method="GET",route="/v1/users/{user_id}",status="200"} 1.0' in text
+    assert "_created" not in text
+
+
+def test_what_a_newer_model_does_not_know_is_left_out(predictor: Predictor, service: Service) -> None:
+    known = predictor.catalogue.ids[0]
+    field = predictor.fields[0]
+    ratings = (
+        Rating(known, 4.0, {}),
+        Rating("gone", 4.0, {}),
+        Rating(predictor.catalogue.ids[1], 99.0, {}),
+    )
+    stored = StoredUser({field.name: field.values[0], "gone": "x"}, ratings, 1)
+    newcomer = service.newcomer_of(stored)
+    assert dict(newcomer.profile) == {field.name: field.values[0]}
+    assert [rating.item for rating in newcomer.ratings] == [known]
+    assert service.title("gone") is None
