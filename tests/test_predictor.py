@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ import torch
 
 import paml
 from paml.catalogue import Catalogue
+from paml.cli import main
 from paml.data.batches import Loader
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.tasks import Tasks
@@ -360,20 +361,26 @@ def test_the_data_set_is_not_needed(tmp_path: Path) -> None:
     assert len(paml.load(run.path).adapt({"gender": "F"}, {"3": 5}).recommend(5)) == 5
 
 
-def test_recommend_on_the_command_line(run: paml.Run) -> None:
-    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from paml.cli import main; main()", "recommend", run.path, *arguments]
-        return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
+def test_recommend_on_the_command_line(
+    run: paml.Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["paml", "recommend", str(run.path), *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return (ended.value.code, *capsys.readouterr())
 
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # they are this process's own
     options = ["--profile", "gender=F", "--profile", "age=25", "--rate", "3=5", "--rate", "7=1", "-n", 4]
     user = run.adapt({"gender": "F", "age": "25"}, {"3": 5, "7": 1})
-    done = call(*options, "--json", "--why")
-    answer = json.loads(done.stdout)
-    assert (answer["rate"], answer["group"]) == (pytest.approx(user.rate), user.group)
+    code, shown, _ = call(*options, "--json", "--why")
+    answer = json.loads(shown)
+    assert (code, answer["rate"], answer["group"]) == (0, pytest.approx(user.rate), user.group)
     assert [entry["item"] for entry in answer["items"]] == [one.item for one in user.recommend(4)]
     first = answer["items"][0]
     assert first["because"][0]["effect"] == pytest.approx(user.why(first["item"])[0].effect, abs=1e-5)
-    shown = call(*options, "--why").stdout
+    _, shown, _ = call(*options, "--why")
     assert "because" in shown
     assert user.recommend(1)[0].title in shown
     for wrong, message in [
@@ -382,9 +389,9 @@ def test_recommend_on_the_command_line(run: paml.Run) -> None:
         (("--rate", "3=4", "--rate", "3=5"), "error: item '3' is rated twice"),
         (("--profile", "height=3"), "error: there is no profile field 'height'"),
     ]:
-        failed = call(*wrong)
-        assert (failed.returncode, failed.stdout) == (1, "")
-        assert failed.stderr.startswith(message)
+        code, shown, complaint = call(*wrong)
+        assert (code, shown) == (1, "")
+        assert complaint.startswith(message)
 
 
 def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.PreparedData, tmp_path: Path) -> None:
