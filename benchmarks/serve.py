@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 import paml
 from paml.newcomers import Newcomer, Rating
@@ -147,7 +148,8 @@ def store_url(folder: Path) -> str:
 
 
 def bare(run: paml.Run, people: list[Newcomer]) -> np.ndarray:
-    """Milliseconds of the library's own adapt + recommend(10)."""
+    """Milliseconds of the library's own adapt + recommend(10), with one thread, as the service has."""
+    torch.set_num_threads(1)
     predictor, milliseconds = run.predictor, []
     for person in people:
         started = time.perf_counter()
