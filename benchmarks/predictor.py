@@ -71,6 +71,22 @@ def lenskit_caller(data: paml.PreparedData) -> Callable[[tuple[np.ndarray, np.nd
     return call
 
 
+def timed(call: Callable[..., Any], *arguments: Any) -> float:
+    """Seconds of a call."""
+    started = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - started
+
+
+def _alone(predictor: paml.Predictor, newcomer: Newcomer) -> None:
+    predictor.adapt_many([newcomer])[0].recommend(10)
+
+
+def _together(predictor: paml.Predictor, newcomers: list[Newcomer]) -> None:
+    for user in predictor.adapt_many(newcomers, score=True):
+        user.recommend(10)
+
+
 def main() -> None:
     """Print milliseconds of one user, of many at once, and the ratio to LensKit."""
     torch.set_num_threads(1)
@@ -86,20 +102,12 @@ def main() -> None:
         lenskit = lenskit_caller(data)
         seconds: dict[str, list[float]] = {name: [] for name in (*METHODS, "LensKit biased MF")}
         together: dict[str, list[float]] = {method: [] for method in METHODS}
-        for number, (newcomer, ratings) in enumerate(zip(ours, theirs, strict=True)):
+        for start in range(0, len(ours), TOGETHER):  # in turn, some users each: as busy services, all run warm
+            some, ratings = ours[start : start + TOGETHER], theirs[start : start + TOGETHER]
             for method, predictor in predictors.items():
-                started = time.perf_counter()
-                predictor.adapt_many([newcomer])[0].recommend(10)
-                seconds[method].append(time.perf_counter() - started)
-                if number % TOGETHER == 0:
-                    some = ours[number : number + TOGETHER]
-                    started = time.perf_counter()
-                    for user in predictor.adapt_many(some, score=True):
-                        user.recommend(10)
-                    together[method].append((time.perf_counter() - started) / len(some))
-            started = time.perf_counter()
-            lenskit(ratings)
-            seconds["LensKit biased MF"].append(time.perf_counter() - started)
+                seconds[method] += [timed(_alone, predictor, newcomer) for newcomer in some]
+                together[method].append(timed(_together, predictor, some) / len(some))
+            seconds["LensKit biased MF"] += [timed(lenskit, one) for one in ratings]
         base = np.median(seconds["LensKit biased MF"][WARM_UP:])
         for name, values in seconds.items():
             p50, p99 = (1e3 * np.quantile(values[WARM_UP:], share) for share in (0.5, 0.99))
