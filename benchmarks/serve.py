@@ -24,8 +24,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
+import torch
 
 import paml
 from paml.newcomers import Newcomer, Rating
@@ -39,10 +41,14 @@ RATINGS, USERS, CALLS = 10, 1000, 200
 
 @dataclass(frozen=True)
 class Load:
-    """What some clients measured: milliseconds of all answers, over so many seconds."""
+    """What some clients measured: milliseconds of all answers, over so many seconds; and what it cost the server."""
 
     milliseconds: np.ndarray
     seconds: float
+    processor: float
+    """Seconds of processor time of the server."""
+    together: float
+    """Users adapted together, on average."""
 
     @property
     def rate(self) -> float:
@@ -51,7 +57,9 @@ class Load:
 
     def __str__(self) -> str:
         p50, p99 = np.percentile(self.milliseconds, [50, 99])
-        return f"{self.rate:7.0f} /s   p50 {p50:6.2f} ms   p99 {p99:6.2f} ms"
+        cost = 1000 * self.processor / len(self.milliseconds)
+        text = f"{self.rate:6.0f} /s   p50 {p50:6.2f} ms   p99 {p99:6.2f} ms   processor {cost:5.2f} ms"
+        return f"{text}   batches of {self.together:4.1f}" if self.together else text
 
 
 def newcomers(run: paml.Run, count: int, seed: int = 0) -> list[Newcomer]:
@@ -108,9 +116,19 @@ def _load(port: int, clients: int, steps: list[list[bytes]]) -> tuple[list[float
 
 def load(port: int, clients: int, steps: list[list[bytes]]) -> Load:
     """Let clients, in a process of their own, send their shares of the requests, one after the other."""
+    before = counters(port)
     with get_context("spawn").Pool(1) as process:
         milliseconds, seconds = process.apply(_load, (port, clients, steps))
-    return Load(np.array(milliseconds), seconds)
+    processor, users, batches = (new - old for new, old in zip(counters(port), before, strict=True))
+    return Load(np.array(milliseconds), seconds, processor, users / batches if batches else 0.0)
+
+
+def counters(port: int) -> list[float]:
+    """The server's processor time, users adapted and batches so far."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    names = ("process_cpu_seconds_total", "paml_batch_users_sum", "paml_batch_users_count")
+    return [float(found[1]) for name in names if (found := re.search(rf"^{name} (\S+)", text, re.MULTILINE))]
 
 
 @contextmanager
@@ -147,7 +165,8 @@ def store_url(folder: Path) -> str:
 
 
 def bare(run: paml.Run, people: list[Newcomer]) -> np.ndarray:
-    """Milliseconds of the library's own adapt + recommend(10)."""
+    """Milliseconds of the library's own adapt + recommend(10), with one thread, as the service has."""
+    torch.set_num_threads(1)
     predictor, milliseconds = run.predictor, []
     for person in people:
         started = time.perf_counter()

@@ -88,7 +88,9 @@ def serve(
         float, typer.Option("--rate", help="Requests per second of one key or address; 0 for any number.", min=0)
     ] = 100,
     batch: Annotated[int, typer.Option("--batch", help="Users adapted together at most.", min=1, max=1024)] = 32,
-    threads: Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)] = 0,
+    threads: Annotated[
+        int, typer.Option("--threads", help="Threads of the model's products; 0 for one per core.", min=0)
+    ] = 1,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         typer.Option("--log-level", help="What to log; `warning` leaves out single requests."),

@@ -33,7 +33,7 @@ class Server:
         self._started = self._log.stat().st_size if self._log.exists() else 0
         code = "from paml.cli import main; main()"
         command = [sys.executable, "-c", code, "serve", str(self._run), "--host", self._host]
-        command += ["--port", str(self._port), "--threads", "1", *self._options]
+        command += ["--port", str(self._port), *self._options]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
 

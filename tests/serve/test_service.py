@@ -10,9 +10,12 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from click.testing import Result
 from serving import Server, head
+from typer.testing import CliRunner
 
 import paml
+from paml.cli import app
 from paml.newcomers import Rating
 from paml.predictor import User
 from paml.serve.server import Address, Options, serve
@@ -280,6 +283,23 @@ def check_that_a_request_under_way_is_answered(server: Server, key: str) -> None
     assert ended == [0]
 
 
+def test_keys_are_managed_by_the_command(trained: paml.Run, tmp_path: Path) -> None:
+    def run(*options: str) -> Result:
+        return CliRunner().invoke(app, ["serve", str(trained.path), "--store", url, *options])
+
+    url = f"sqlite:///{tmp_path / 'users.sqlite'}"
+    secret = run("--new-key", "phone").stdout.strip()
+    store = Store.open(url)
+    assert store.check_key(secret) == "phone"
+    assert run("--list-keys").stdout.strip().endswith("phone")
+    assert run("--revoke-key", "phone").exit_code == 0
+    assert store.check_key(secret) is None
+    store.close()
+    again = run("--revoke-key", "phone").exception
+    assert isinstance(again, paml.PamlError)
+    assert "no key named 'phone'" in str(again)
+
+
 def test_a_port_in_use_and_wrong_runs_are_refused_in_a_sentence(trained: paml.Run, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -287,6 +307,9 @@ def test_a_port_in_use_and_wrong_runs_are_refused_in_a_sentence(trained: paml.Ru
         port = taken.getsockname()[1]
         with pytest.raises(paml.PamlError, match=rf"127\.0\.0\.1:{port}.*in use.*--port"):
             serve(trained.path, Options(Address(port=port)))
+        second = Server(trained.path, tmp_path / "log", "--port", str(port))
+        assert second.process.wait(60) == 1
+        assert second.log.count("\n") == 1, "one line, no traceback"
     free = Options(Address(port=0), f"sqlite:///{tmp_path / 'users.sqlite'}")
     with pytest.raises(paml.FormatError, match="no such run"):
         serve(tmp_path / "nothing", free)

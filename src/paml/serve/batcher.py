@@ -1,7 +1,8 @@
-"""Concurrent requests adapted together: one thread owns the model's work and takes all that waits, in small batches.
+"""Concurrent requests adapted together: the event loop gathers, one thread owns the model's work, in small batches.
 
-While a batch is computed, requests gather for the next one; that alone fills batches under load. Only if others are
-already under way (announced, but not here yet) does the thread wait for them, and never longer than `wait` seconds.
+While a batch is computed, requests gather for the next one. It is handed over when nothing more arrives from one turn
+of the event loop to the next; only if others are under way (announced, but not here yet) does it wait for them, and
+never longer than `wait` seconds. So one request alone does not wait, and many are adapted by one call of the engine.
 """
 
 import asyncio
@@ -19,8 +20,10 @@ from paml.predictor import User
 
 T = TypeVar("T")
 MOST = 32
-WAIT = 0.001
+WAIT = 0.0015
 MOST_ROWS = 16_384  # of a batch's support set, padding included: 32 users of 512 ratings
+PAUSE = 0.0003  # between looks at whether those who are under way have come
+POST_SECONDS = 0.002  # answers that are ready do not wait longer for the rest of their batch
 
 
 @dataclass(frozen=True)
@@ -30,32 +33,15 @@ class _Job:
     newcomer: Newcomer | User
     finish: Callable[[User], Any]
     score: bool
-    loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[tuple[User, Any]]"
 
-    def deliver(self, user: User) -> None:
-        """Compute what is wanted; an error is this job's alone."""
-        try:
-            answer = self.finish(user)
-        except Exception as error:  # noqa: BLE001 - handed to the waiting request, which raises it
-            self.fail(error)
-        else:
-            self._call(self.future.set_result, (user, answer))
 
-    def fail(self, error: BaseException) -> None:
-        """Raise an error in the request that waits."""
-        self._call(self.future.set_exception, error)
-
-    def _call(self, settle: Callable[[Any], None], value: object) -> None:
-        def settle_if_wanted() -> None:
-            if not self.future.done():  # the caller may have gone
-                settle(value)
-
-        self.loop.call_soon_threadsafe(settle_if_wanted)
+Outcome = tuple[_Job, User | None, Any]
+"""A job, the adapted user and the answer; or None and the error."""
 
 
 class Batcher:
-    """Runs all work on the model in one thread, users to adapt in batches of at most `most`.
+    """Runs all work on the model in one thread, users to adapt in batches of at most `most`; of one event loop.
 
     `adapt_many` adapts newcomers and, if told so, scores all items for them.
     """
@@ -68,8 +54,11 @@ class Batcher:
         observe: Callable[[int], object] = lambda size: None,
     ) -> None:
         self._adapt_many, self._most, self._wait, self._observe = adapt_many, most, wait, observe
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._coming = 0  # changed by the event loop alone, read by the thread
+        self._queue: queue.SimpleQueue[tuple[list[_Job], asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
+        # The event loop's alone:
+        self._pending: list[_Job] = []
+        self._coming = 0
+        self._busy = False  # gathering, or the thread has a batch
         self._thread = threading.Thread(target=self._work, name="paml-model", daemon=True)
         self._thread.start()
 
@@ -98,51 +87,71 @@ class Batcher:
         With `score` all items are scored for the whole batch at once.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(newcomer, finish, score, loop, loop.create_future())
-        self._queue.put(job)
+        job = _Job(newcomer, finish, score, loop.create_future())
+        self._pending.append(job)
+        if not self._busy:
+            self._gather(loop)
         user, answer = await job.future
         return user, answer
 
     def close(self) -> None:
-        """Finish what was asked for, then stop."""
+        """Finish what the thread has, then stop."""
         self._queue.put(None)
         self._thread.join()
 
-    def _work(self) -> None:
-        while (first := self._queue.get()) is not None:
-            jobs, closing = self._gather(first)
-            self._serve(jobs)
-            if closing:
-                return
-
-    def _gather(self, first: _Job) -> tuple[list[_Job], bool]:
-        """All jobs that wait, and those that arrive within the wait if some are under way."""
-        jobs: list[_Job] = [first]
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over what is pending as soon as nothing more arrives."""
+        self._busy = True
         until = time.monotonic() + self._wait
-        while len(jobs) < self._most:
-            left = until - time.monotonic()
-            try:
-                job = self._queue.get(timeout=left) if self._coming > 0 and left > 0 else self._queue.get_nowait()
-            except queue.Empty:
-                if self._coming > 0 and left > 0:
-                    continue
-                break
-            if job is None:
-                return jobs, True
-            jobs.append(job)
-        return jobs, False
 
-    def _serve(self, jobs: list[_Job]) -> None:
+        def look(seen: int) -> None:
+            count = len(self._pending)
+            if count < self._most and time.monotonic() < until:
+                if count > seen:  # let everything have its turn that is ready to run
+                    loop.call_soon(look, count)
+                    return
+                if self._coming:
+                    loop.call_later(PAUSE, look, count)
+                    return
+            jobs, self._pending = self._pending[: self._most], self._pending[self._most :]
+            self._queue.put((jobs, loop))
+
+        look(0)
+
+    def _settle(self, outcomes: list[Outcome], loop: asyncio.AbstractEventLoop, last: bool) -> None:
+        """Hand answers to those who wait; after a batch's last ones, gather the next."""
+        for job, user, answer in outcomes:
+            if job.future.done():  # the caller has gone
+                continue
+            if user is None:
+                job.future.set_exception(answer)
+            else:
+                job.future.set_result((user, answer))
+        if last:
+            self._busy = False
+            if self._pending:
+                self._gather(loop)
+
+    def _work(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            jobs, loop = batch
+            ready: list[Outcome] = []
+            posted = time.monotonic()
+            for outcome in self._outcomes(jobs):
+                if ready and time.monotonic() - posted > POST_SECONDS:
+                    loop.call_soon_threadsafe(self._settle, ready, loop, False)
+                    ready, posted = [], time.monotonic()
+                ready.append(outcome)
+            loop.call_soon_threadsafe(self._settle, ready, loop, True)
+
+    def _outcomes(self, jobs: list[_Job]) -> Iterator[Outcome]:
         for job in jobs:
             if isinstance(job.newcomer, User):
-                job.deliver(job.newcomer)
+                yield _finished(job, job.newcomer)
         for together in _alike([job for job in jobs if isinstance(job.newcomer, Newcomer)]):
             self._observe(len(together))
             for job, user in zip(together, self._adapt(together), strict=True):
-                if isinstance(user, User):
-                    job.deliver(user)
-                else:
-                    job.fail(user)
+                yield _finished(job, user) if isinstance(user, User) else (job, None, user)
 
     def _adapt(self, jobs: list[_Job]) -> Sequence[User | Exception]:
         """One engine call for all; if somebody's data is wrong, one call each, so that only theirs fails."""
@@ -155,6 +164,14 @@ class Batcher:
         except Exception as error:  # noqa: BLE001 - every waiting request must get an answer
             return [error] * len(newcomers)
         return [self._adapt([job])[0] for job in jobs]
+
+
+def _finished(job: _Job, user: User) -> Outcome:
+    """What is wanted of a user; an error is this job's alone."""
+    try:
+        return job, user, job.finish(user)
+    except Exception as error:  # noqa: BLE001 - handed to the waiting request, which raises it
+        return job, None, error
 
 
 def _alike(jobs: list[_Job]) -> list[list[_Job]]:

@@ -57,7 +57,8 @@ class Options:
     """The store's URL; RUN/users.sqlite if None."""
     limits: Limits = field(default_factory=Limits)
     batch: int = 32
-    threads: int = 0
+    threads: int = 1
+    """Of the model's products; 0 for one per core. They are small: a second thread mostly waits for the first."""
     log_level: str = "info"
 
 
