@@ -15,8 +15,9 @@ demo: $(STAMP)
 serve: $(DEMO)/run/weights.safetensors | $(STAMP)
 	$(BIN)/paml serve $(DEMO)/run --port $(PORT)
 
+# A process per core with one thread each; tests of one file stay together, because they share what was trained.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks

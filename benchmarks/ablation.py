@@ -1,0 +1,103 @@
+"""What each ingredient of the recipe `tuned` brings: every one added to a bare model and removed from the whole one.
+
+Differences are paired: user by user within a seed, averaged over the user's seeds, with a bootstrap interval over users.
+The rates' part asks what a rate of the user's own brings over a fixed one of the same size, with the memory and the
+regulariser beside it.
+
+    python -m benchmarks.ablation DATA [OUT]      a prepared rating data set; OUT is continued if it is unfinished
+
+Single trainings of twelve epochs, so that eighty of them take half an hour; members of an ensemble gain alike.
+"""
+
+import sys
+from pathlib import Path
+
+import polars as pl
+import torch
+
+import paml
+from paml.progress import for_terminal
+from paml.statistics import Paired, paired
+
+SEEDS = 3
+SHORT = {"members": 1, "epochs": 12}
+METHODS = ("melu", "meta_sgd", "paml", "at_paml", "reg_paml", "ridge")
+RATES = {
+    "melu": "fixed rate, 0.2",
+    "melu inner_rate=0.41": "fixed rate, 0.41: the mean of PAML's",
+    "melu inner_rate=0.8": "fixed rate, 0.8",
+    "meta_sgd": "a rate per parameter",
+    "at_paml": "own rate and memory",
+    "reg_paml": "own rate and regulariser, gamma 0.001",
+    "reg_paml gamma=0.1": "own rate and regulariser, gamma 0.1",
+    "paml evidence=0": "own rate, few rows move as far as many",
+    "paml inner_steps=1": "own rate, one step instead of five",
+    "ridge": "solved instead of stepped",
+}
+INGREDIENTS = {
+    "start_items": ("start_items=0", "start from the choice of items"),
+    "start_profile": ("start_profile=false", "start from the profile"),
+    "random_support": ("random_support=false", "random share of support rows"),
+    "leave_out": ("leave_out=item.genre,item.director,item.actors,item.year", "contents of items"),
+    "weight_decay": ("weight_decay=0", "weight decay"),
+    "schedule": ("schedule=constant", "falling outer rate"),
+    "average": ("average=0", "averaged weights"),
+}
+BARE = " ".join(["ridge", *(without for without, _ in INGREDIENTS.values())])
+
+
+def added(name: str) -> str:
+    """The bare model with one ingredient."""
+    return " ".join(["ridge", *(without for key, (without, _) in INGREDIENTS.items() if key != name)])
+
+
+def removed(name: str) -> str:
+    """The whole model without one ingredient."""
+    return f"ridge {INGREDIENTS[name][0]}"
+
+
+def main() -> None:
+    """Fit what is missing, and print the tables."""
+    data, out = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "paml-ablation")
+    torch.set_num_threads(1)
+    variants = [name for name in RATES if " " in name]
+    variants += [BARE, *(removed(name) for name in INGREDIENTS), *(added(name) for name in INGREDIENTS)]
+    paml.compare(
+        data, METHODS, SEEDS, "tuned", out=out, baselines=[], variants=variants, settings=SHORT, progress=for_terminal()
+    )
+    rows = pl.read_parquet(out / "rows.parquet")
+    minor = rows.filter(pl.col("group") == "minor")
+    print("| against PAML | MSE | difference | 95 % | minor users: difference | 95 % |")
+    print("|---|---:|---:|---|---:|---|")
+    print(f"| own rate alpha'(h) (PAML) | {error(rows, 'paml'):.4f} | | | | |")
+    for name, words in RATES.items():
+        print(f"| {words} | {error(rows, name):.4f} | {both(rows, minor, name, 'paml')} |")
+    print("\n| closed-form ridge | MSE with it alone | it brings | 95 % | MSE without it | it brings | 95 % |")
+    print("|---|---:|---:|---|---:|---:|---|")
+    print(f"| nothing / everything | {error(rows, BARE):.4f} | | | {error(rows, 'ridge'):.4f} | | |")
+    for name, (_, words) in INGREDIENTS.items():
+        alone, without = added(name), removed(name)
+        gain, loss = paired(rows, alone, BARE, "mse"), paired(rows, "ridge", without, "mse")
+        print(f"| {words} | {error(rows, alone):.4f} | {cells(gain)} | {error(rows, without):.4f} | {cells(loss)} |")
+
+
+def error(rows: pl.DataFrame, name: str) -> float:
+    """The MSE, a mean over users and then over seeds."""
+    chosen = rows.filter(pl.col("method") == name)
+    return float(chosen.group_by("seed").agg(pl.col("mse").mean())["mse"].mean())  # type: ignore[arg-type]
+
+
+def both(rows: pl.DataFrame, minor: pl.DataFrame, name: str, reference: str) -> str:
+    """The difference of all users and of minor users."""
+    return " | ".join(cells(paired(part, name, reference, "mse")) for part in (rows, minor))
+
+
+def cells(found: Paired) -> str:
+    """A difference and its interval."""
+    assert found.interval is not None
+    low, high = found.interval
+    return f"{found.difference:+.4f} | {low:+.4f} to {high:+.4f}"
+
+
+if __name__ == "__main__":
+    main()
