@@ -1,6 +1,6 @@
 """What each ingredient of the recipe `tuned` brings: every one added to a bare model and removed from the whole one.
 
-Differences are paired: user by user within a seed, averaged over the user's seeds, with a bootstrap interval over users.
+Differences are paired: user by user within a seed, averaged over the user's seeds, with a bootstrap interval.
 The rates' part asks what a rate of the user's own brings over a fixed one of the same size, with the memory and the
 regulariser beside it.
 
