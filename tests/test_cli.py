@@ -157,10 +157,10 @@ def test_list_shows_sources_and_settings() -> None:
     assert "cold_share" in run("data", "list").stdout
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_demo_runs_twice(tmp_path: Path) -> None:
     for _ in range(2):
-        done = run("demo", cwd=tmp_path, timeout=280)
+        done = run("demo", cwd=tmp_path, timeout=600)
         assert done.returncode == 0, done.stderr
         assert "item + user bias" in done.stdout
         assert "no predictor can have a smaller MSE than 0.469" in done.stdout
