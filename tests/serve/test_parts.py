@@ -92,6 +92,36 @@ def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor)
     assert isinstance(found[1], ZeroDivisionError)
 
 
+def test_a_fault_of_the_thread_is_told_and_the_thread_goes_on(predictor: Predictor) -> None:
+    faults = [ZeroDivisionError()]
+
+    def observe(size: int) -> None:
+        if faults:
+            raise faults.pop()
+
+    async def ask() -> list[object]:
+        jobs = [batcher.run(one, lambda user: user.rate) for one in newcomers(predictor, 2)]
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), observe=observe)
+    assert [type(answer) for answer in asyncio.run(ask())] == [ZeroDivisionError] * 2
+    assert [type(answer) for answer in asyncio.run(ask())] == [tuple] * 2
+    batcher.close()
+
+
+def test_without_the_models_thread_the_service_is_not_ready_and_nobody_waits(service: Service) -> None:
+    async def ask() -> None:
+        await service.check_ready()
+        service._batcher.close()
+        for refused in (service.check_ready(), service.of_newcomer(Newcomer(), lambda user: user.rate)):
+            with pytest.raises(Problem) as problem:
+                await refused
+            assert problem.value.status_code == 503
+            assert problem.value.headers == {"Retry-After": "2"}
+
+    asyncio.run(ask())
+
+
 def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None:
     ids = predictor.catalogue.ids
     asked = [*newcomers(predictor, 3), Newcomer({}, [Rating(item, 3.0) for item in ids])]

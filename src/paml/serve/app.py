@@ -255,9 +255,9 @@ def _add_operations(app: FastAPI, service: Service) -> None:
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", response_model=wire.StateOut, responses=_problems(), summary="Whether the store answers")
+    @app.get("/readyz", response_model=wire.StateOut, responses=_problems(), summary="Whether model and store answer")
     async def readyz() -> Response:
-        await service.stored(lambda store: store.ping())
+        await service.check_ready()
         return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", response_class=Response, responses=_problems(), summary="Counters for Prometheus")

@@ -39,6 +39,11 @@ class Service:
             self.metrics.store_errors.inc()
             raise
 
+    async def check_ready(self) -> None:
+        """Refuse, if the model's thread has ended or the store does not answer."""
+        self._batcher.check_alive()
+        await self.stored(lambda store: store.ping())
+
     async def of_newcomer(self, newcomer: Newcomer, finish: Callable[[User], T]) -> T:
         """What is wanted of a user who is not stored."""
         _, answer = await self._batcher.run(newcomer, finish)
