@@ -141,7 +141,8 @@ def _add_users(app: FastAPI, service: Service) -> None:
     )
     async def remove_rating(user_id: Name, item: ItemName) -> Response:
         if not await service.stored(lambda store: store.remove_rating(user_id, item)):
-            raise Problem(404, "the user has not rated this item", kind="not-rated", field="item", value=item)
+            detail, expected = "the user has not rated this item", "an item they have rated"
+            raise Problem(404, detail, kind="not-rated", field="item", value=item, expected=expected)
         return Response(status_code=204)
 
 
