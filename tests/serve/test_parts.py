@@ -16,7 +16,7 @@ from paml.newcomers import Newcomer, Rating
 from paml.predictor import Predictor, User
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache, size_of
-from paml.serve.guard import Guard, routed_path, segment
+from paml.serve.guard import LOOPBACK, Guard, routed_path, segment
 from paml.serve.limits import CALLERS, Limits, RateLimiter
 from paml.serve.observe import Metrics
 from paml.serve.problems import Problem, shown
@@ -227,6 +227,28 @@ def test_who_guesses_keys_bothers_neither_the_store_nor_those_who_have_one() -> 
             assert asked.count("right") == 1, "a key that was right is not looked up again so soon"
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        *(("Host", host, 200) for host in ("localhost", "LocalHost:8000", "[::1]", "[::1]:80", "localhost:")),
+        *(
+            ("Host", host, 421)
+            for host in ("", "]", "a]", "[", "[::1", "[::1]evil.example", "a@localhost", "localhost/x")
+        ),
+        *(("Origin", origin, 403) for origin in ("", "null", "http://[", "http://]", "http://evil.example", "\xff")),
+        ("Origin", "http://localhost", 200),
+    ],
+)
+def test_hosts_and_origins_however_written(header: str, value: str, status: int) -> None:
+    async def ask() -> int:
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(), LOOPBACK, None)
+        headers = {"Host": b"localhost", "Content-Type": b"application/json", header: value.encode("latin-1")}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
+            return (await client.put("/v1/model", content=b"{}", headers=headers)).status_code
+
+    assert asyncio.run(ask()) == status
 
 
 def test_too_many_at_once_are_turned_away_before_the_store_is_asked() -> None:

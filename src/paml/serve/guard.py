@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +36,7 @@ HEADERS = {
 }
 KEY_SECONDS = 1.0  # a key that was right is not looked up again so soon; a revoked one works no longer than that
 KEYS_REMEMBERED = 1000
+HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")  # a name or an address, perhaps with a port
 ESCAPED = re.compile("%(2[fF]|25)")
 
 KeyCheck = Callable[[str], Awaitable[str | None]]
@@ -134,13 +135,13 @@ class Guard:
     def _check_site(self, scope: Scope, headers: Headers) -> None:
         """Refuse names that are not ours (DNS rebinding), and writes that another site's page sends."""
         host = headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or "" if "[" not in host else host[: host.find("]") + 1]
-        if self._hosts is not None and name.lower() not in self._hosts:
+        named = HOST.fullmatch(host.lower())
+        if self._hosts is not None and (named is None or named[1] not in self._hosts):
             raise Problem(
                 421, "the service is not known by this host name", field="Host", value=host, expected="one of its own"
             )
         origin = headers.get("origin")
-        if scope["method"] in WRITES and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if scope["method"] in WRITES and origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Problem(403, "a page of another site may not write here", field="Origin", value=origin, expected=host)
 
     async def _check_caller(self, scope: Scope, headers: Headers) -> None:
