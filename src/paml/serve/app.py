@@ -114,8 +114,10 @@ def _add_users(app: FastAPI, service: Service) -> None:
         summary="Forget a user: profile, ratings, and what was computed from them",
     )
     async def delete_user(user_id: Name) -> Response:
-        gone = await service.stored(lambda store: store.delete_user(user_id))
-        service.forget(user_id)
+        try:
+            gone = await service.stored(lambda store: store.delete_user(user_id))
+        finally:  # also if the store fails after the user was deleted
+            service.forget(user_id)
         if not gone:
             raise UnknownUser("there is no such user")
         return Response(status_code=204)
