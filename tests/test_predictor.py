@@ -237,6 +237,10 @@ def test_errors_have_their_parts(run: paml.Run) -> None:
     with pytest.raises(paml.UnknownItem) as unknown:
         run.adapt().predict(["80"])
     assert unknown.value.item == "80"
+    with pytest.raises(paml.UnknownField) as field:
+        run.adapt({"gendr": "F"})
+    assert (field.value.field, field.value.value) == ("gendr", "F")
+    assert "gender" in field.value.expected
     for wrong in (0, -1):
         with pytest.raises(paml.SettingsError, match=f"n is {wrong}"):
             run.adapt().recommend(wrong)

@@ -22,6 +22,7 @@ from paml.errors import (
     PamlError,
     SettingsError,
     TrainingError,
+    UnknownField,
     UnknownItem,
 )
 from paml.evaluate import summarise
@@ -46,6 +47,7 @@ __all__ = [
     "Run",
     "SettingsError",
     "TrainingError",
+    "UnknownField",
     "UnknownItem",
     "User",
     "compare",

@@ -3,12 +3,13 @@
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
 │   └── InputError  a newcomer's profile or rating that cannot be used: which field, its value, what is expected
-│       └── UnknownItem
+│       ├── UnknownItem
+│       ├── UnknownField
+│       └── TooManyRatings  more ratings of one user than are kept
 ├── DataError       input data that cannot be read as what it claims to be
 ├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
 ├── TrainingError   training that cannot go on
 ├── UnknownUser     a user whom the store does not hold
-├── TooManyRatings  more ratings of one user than are kept
 └── StoreUnavailable  a database that does not answer now; the same call may succeed later
 """
 
@@ -37,9 +38,9 @@ class SettingsError(PamlError):
 class InputError(SettingsError):
     """What is said of a newcomer and cannot be used; services show field, value and expectation each in its place."""
 
-    def __init__(self, what: str, *, field: str, value: object, expected: str) -> None:
+    def __init__(self, what: str, *, field: str, value: object, expected: str, remedy: str | None = None) -> None:
         self.field, self.value, self.expected = field, shortened(value), expected
-        super().__init__(what, remedy=f"expected {expected}")
+        super().__init__(what, remedy=remedy or f"expected {expected}")
 
 
 class UnknownItem(InputError):  # noqa: N818, as in a sentence: "unknown item"
@@ -48,6 +49,16 @@ class UnknownItem(InputError):  # noqa: N818, as in a sentence: "unknown item"
     def __init__(self, item: object, expected: str) -> None:
         self.item = shortened(item)
         super().__init__(f"there is no item '{self.item}'", field="item", value=item, expected=expected)
+
+
+class UnknownField(InputError):  # noqa: N818
+    """A field of a profile or a context that the model does not have."""
+
+    def __init__(self, what: str, name: object, value: object, known: Iterable[str]) -> None:
+        short, known = shortened(name), sorted(known)
+        expected = f"one of {', '.join(known)}" if known else "none"
+        remedy = nearest(short, known) if known else "give none"
+        super().__init__(f"there is no {what} '{short}'", field=short, value=value, expected=expected, remedy=remedy)
 
 
 class DataError(PamlError):
@@ -66,8 +77,14 @@ class UnknownUser(PamlError):  # noqa: N818
     """A user whom the store does not hold: never created, or deleted."""
 
 
-class TooManyRatings(PamlError):  # noqa: N818
+class TooManyRatings(InputError):  # noqa: N818
     """More ratings of one user than the store keeps."""
+
+    def __init__(self, count: int, most: int) -> None:
+        what = f"{count} ratings of one user, at most {most} are kept"
+        super().__init__(
+            what, field="ratings", value=count, expected=f"at most {most} of one user", remedy="remove some first"
+        )
 
 
 class StoreUnavailable(PamlError):  # noqa: N818

@@ -21,7 +21,7 @@ from paml.data.features import Features
 from paml.data.prepared import Vocabulary
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.vocabulary import FARTHEST, Categories, Encoder, Scaling
-from paml.errors import InputError, SettingsError, nearest, shortened
+from paml.errors import InputError, UnknownField, shortened
 
 Group = Literal["major", "minor"]
 Values = Mapping[str, Any]
@@ -203,8 +203,7 @@ def _column(encode: Callable[[Any], float], name: str, rows: Sequence[Values], d
 def _check_names(given: Values, known: Iterable[str], what: str) -> None:
     for name in given:
         if name not in known:
-            short = shortened(name)
-            raise SettingsError(f"there is no {what} '{short}'", remedy=nearest(short, known) if known else "give none")
+            raise UnknownField(what, name, given[name], known)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Whatever is sent, the answer is a problem that names field, value and expectation, and the service goes on."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +13,9 @@ import pytest
 from serving import Server, head
 
 import paml
+from paml.serve.server import Options, create_guarded
+from paml.serve.service import Service
+from paml.serve.store import MAX_RATINGS, Store
 
 JSON = {"Content-Type": "application/json"}
 MANY = "x" * 1_000_000
@@ -73,12 +78,16 @@ def test_unknown_items_and_fields(client: httpx.Client, path: str, known: str) -
         client.post("/v1/recommend", json={"profile": {"gendre": "F"}}),
     ):
         problem = refused(answer)
-        assert "gendre" in problem["detail"]
-        assert "gender" in problem["detail"], "the nearest is named"
-    assert refused(client.put(path, json={"profile": {}, "ratings": []}))["field"] == "ratings"
+        assert problem["type"] == "urn:paml:unknown-field"
+        assert "did you mean 'gender'" in problem["detail"], "the nearest is named"
+        assert (problem["field"], problem["value"]) == ("gendre", "F")
+        assert "gender" in problem["expected"]
+    extra = refused(client.put(path, json={"profile": {}, "ratings": []}))
+    assert (extra["field"], extra["expected"]) == ("ratings", "no such field")
     assert refused(client.put(path, json={"profile": {"gender": {"deep": 1}}}))["field"] == "profile.gender"
     assert refused(client.put(path, json={"profile": {"gender": True}}))["value"] is True
-    assert refused(client.post(f"{path}/ratings", json={"ratings": [{"item": known, "value": 3, "context": {"x": 1}}]}))
+    context = {"ratings": [{"item": known, "value": 3, "context": {"x": 1}}]}
+    assert refused(client.post(f"{path}/ratings", json=context))["field"] == "x"
 
 
 def test_a_value_that_training_did_not_know_is_unknown_and_no_error(client: httpx.Client, path: str) -> None:
@@ -203,13 +212,34 @@ def test_words_to_search_for_may_be_anything(client: httpx.Client) -> None:
         assert client.get("/v1/items", params={"q": words}).status_code == 200
 
 
-def test_too_many_ratings_of_one_user(client: httpx.Client, trained: paml.Run) -> None:
-    # The catalogue of the test is small: the limit is the store's, and tested there with any items.
+def test_too_many_ratings_of_one_user(trained: paml.Run, tmp_path: Path) -> None:
+    # The catalogue of the test is small, so the store's limit is, too; the same application, without a process.
+    service = Service(trained.predictor, Store.open(f"sqlite:///{tmp_path / 'users.sqlite'}", max_ratings=3))
+    ratings = [{"item": item, "value": 3} for item in trained.predictor.catalogue.ids[:4]]
+
+    async def ask() -> tuple[httpx.Response, httpx.Response]:
+        transport = httpx.ASGITransport(create_guarded(trained, service, Options()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await client.put("/v1/users/eager", json={"profile": {}})
+            await client.post("/v1/users/eager/ratings", json={"ratings": ratings[:2]})
+            answer = await client.post("/v1/users/eager/ratings", json={"ratings": ratings[2:]})
+            return answer, await client.get("/v1/users/eager")
+
+    answer, user = asyncio.run(ask())
+    service.close()
+    problem = refused(answer)
+    assert problem["type"] == "urn:paml:too-many-ratings"
+    assert (problem["field"], problem["value"], problem["expected"]) == ("ratings", "4", "at most 3 of one user")
+    assert [rating["item"] for rating in user.json()["ratings"]] == [rating["item"] for rating in ratings[:2]]
+    assert MAX_RATINGS == 5000
+
+
+def test_who_has_rated_everything(client: httpx.Client, trained: paml.Run) -> None:
     ids = trained.predictor.catalogue.ids
     client.put("/v1/users/eager", json={"profile": {}})
     every = {"ratings": [{"item": item, "value": 3} for item in ids]}
     assert client.post("/v1/users/eager/ratings", json=every).json()["ratings"] == len(ids)
     empty = client.get("/v1/users/eager/recommendations").json()
     assert empty["items"] == [], "everything is seen"
-    asked = client.get("/v1/users/eager/next-question")
-    assert asked.status_code in (404, 422), "nothing is left to ask"
+    asked = refused(client.get("/v1/users/eager/next-question"), 404)
+    assert asked["type"] == "urn:paml:nothing-to-ask"

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Sequence
 
+import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
 import paml
 from paml.errors import InputError
@@ -14,8 +16,8 @@ from paml.newcomers import Newcomer, Rating
 from paml.predictor import Predictor, User
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache, size_of
-from paml.serve.guard import routed_path, segment
-from paml.serve.limits import CALLERS, RateLimiter
+from paml.serve.guard import LOOPBACK, Guard, routed_path, segment
+from paml.serve.limits import CALLERS, Limits, RateLimiter
 from paml.serve.observe import Metrics
 from paml.serve.problems import Problem, shown
 from paml.serve.service import Service
@@ -88,6 +90,36 @@ def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor)
     batcher.close()
     assert isinstance(found[0], tuple)
     assert isinstance(found[1], ZeroDivisionError)
+
+
+def test_a_fault_of_the_thread_is_told_and_the_thread_goes_on(predictor: Predictor) -> None:
+    faults = [ZeroDivisionError()]
+
+    def observe(size: int) -> None:
+        if faults:
+            raise faults.pop()
+
+    async def ask() -> list[object]:
+        jobs = [batcher.run(one, lambda user: user.rate) for one in newcomers(predictor, 2)]
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), observe=observe)
+    assert [type(answer) for answer in asyncio.run(ask())] == [ZeroDivisionError] * 2
+    assert [type(answer) for answer in asyncio.run(ask())] == [tuple] * 2
+    batcher.close()
+
+
+def test_without_the_models_thread_the_service_is_not_ready_and_nobody_waits(service: Service) -> None:
+    async def ask() -> None:
+        await service.check_ready()
+        service._batcher.close()
+        for refused in (service.check_ready(), service.of_newcomer(Newcomer(), lambda user: user.rate)):
+            with pytest.raises(Problem) as problem:
+                await refused
+            assert problem.value.status_code == 503
+            assert problem.value.headers == {"Retry-After": "2"}
+
+    asyncio.run(ask())
 
 
 def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None:
@@ -171,6 +203,75 @@ def test_rates_are_limited_per_caller_and_callers_are_forgotten() -> None:
     assert len(limiter._buckets) == CALLERS
     for _ in range(1000):
         RateLimiter(0).admit("a")
+
+
+def test_who_guesses_keys_bothers_neither_the_store_nor_those_who_have_one() -> None:
+    asked: list[str] = []
+
+    async def check(secret: str) -> str | None:
+        asked.append(secret)
+        return "phone" if secret == "right" else None
+
+    async def ask() -> None:
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=5), None, check)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
+
+            async def status(secret: str) -> int:
+                return (await client.get("/v1/model", headers={"Authorization": f"Bearer {secret}"})).status_code
+
+            assert await status("right") == 200
+            guesses = await asyncio.gather(*(status(f"guess {k}") for k in range(100)))
+            assert set(guesses) == {401, 429}
+            assert len(asked) <= 12, "no more guesses reach the store than may come at once"
+            assert await status("right") == 200
+            assert asked.count("right") == 1, "a key that was right is not looked up again so soon"
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        *(("Host", host, 200) for host in ("localhost", "LocalHost:8000", "[::1]", "[::1]:80", "localhost:")),
+        *(
+            ("Host", host, 421)
+            for host in ("", "]", "a]", "[", "[::1", "[::1]evil.example", "a@localhost", "localhost/x")
+        ),
+        *(("Origin", origin, 403) for origin in ("", "null", "http://[", "http://]", "http://evil.example", "\xff")),
+        ("Origin", "http://localhost", 200),
+    ],
+)
+def test_hosts_and_origins_however_written(header: str, value: str, status: int) -> None:
+    async def ask() -> int:
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(), LOOPBACK, None)
+        headers = {"Host": b"localhost", "Content-Type": b"application/json", header: value.encode("latin-1")}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
+            return (await client.put("/v1/model", content=b"{}", headers=headers)).status_code
+
+    assert asyncio.run(ask()) == status
+
+
+def test_too_many_at_once_are_turned_away_before_the_store_is_asked() -> None:
+    asked: list[str] = []
+    entered = asyncio.Event()
+
+    async def check(secret: str) -> str | None:
+        asked.append(secret)
+        await entered.wait()
+        return None
+
+    async def ask() -> list[int]:
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=0, at_once=3), None, check)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
+            calls = [client.get("/v1/model", headers={"Authorization": "Bearer x"}) for _ in range(10)]
+            tasks = [asyncio.create_task(call) for call in calls]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert (await client.get("/healthz")).status_code == 200
+            entered.set()
+            return [(await task).status_code for task in tasks]
+
+    assert sorted(asyncio.run(ask())) == [401] * 3 + [503] * 7
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("name", ["anna", "a/b", "50%", "%2F", "a%252Fb", "אבג/", "🎬🍿", "a b?c#d"])

@@ -114,8 +114,10 @@ def _add_users(app: FastAPI, service: Service) -> None:
         summary="Forget a user: profile, ratings, and what was computed from them",
     )
     async def delete_user(user_id: Name) -> Response:
-        gone = await service.stored(lambda store: store.delete_user(user_id))
-        service.forget(user_id)
+        try:
+            gone = await service.stored(lambda store: store.delete_user(user_id))
+        finally:  # also if the store fails after the user was deleted
+            service.forget(user_id)
         if not gone:
             raise UnknownUser("there is no such user")
         return Response(status_code=204)
@@ -141,7 +143,8 @@ def _add_users(app: FastAPI, service: Service) -> None:
     )
     async def remove_rating(user_id: Name, item: ItemName) -> Response:
         if not await service.stored(lambda store: store.remove_rating(user_id, item)):
-            raise Problem(404, "the user has not rated this item", kind="not-rated", field="item", value=item)
+            detail, expected = "the user has not rated this item", "an item they have rated"
+            raise Problem(404, detail, kind="not-rated", field="item", value=item, expected=expected)
         return Response(status_code=204)
 
 
@@ -255,9 +258,9 @@ def _add_operations(app: FastAPI, service: Service) -> None:
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", response_model=wire.StateOut, responses=_problems(), summary="Whether the store answers")
+    @app.get("/readyz", response_model=wire.StateOut, responses=_problems(), summary="Whether model and store answer")
     async def readyz() -> Response:
-        await service.stored(lambda store: store.ping())
+        await service.check_ready()
         return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", response_class=Response, responses=_problems(), summary="Counters for Prometheus")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from paml.errors import PamlError
 from paml.newcomers import Newcomer
 from paml.predictor import User
+from paml.serve.problems import unavailable
 
 T = TypeVar("T")
 MOST = 32
@@ -86,6 +87,7 @@ class Batcher:
 
         With `score` all items are scored for the whole batch at once.
         """
+        self.check_alive()
         loop = asyncio.get_running_loop()
         job = _Job(newcomer, finish, score, loop.create_future())
         self._pending.append(job)
@@ -93,6 +95,11 @@ class Batcher:
             self._gather(loop)
         user, answer = await job.future
         return user, answer
+
+    def check_alive(self) -> None:
+        """Refuse, if the model's thread has ended, instead of waiting for it for ever."""
+        if not self._thread.is_alive():
+            raise unavailable("the model's thread has ended; the service must be restarted", kind="model-unavailable")
 
     def close(self) -> None:
         """Finish what the thread has, then stop."""
@@ -137,11 +144,14 @@ class Batcher:
             jobs, loop = batch
             ready: list[Outcome] = []
             posted = time.monotonic()
-            for outcome in self._outcomes(jobs):
-                if ready and time.monotonic() - posted > POST_SECONDS:
-                    loop.call_soon_threadsafe(self._settle, ready, loop, False)
-                    ready, posted = [], time.monotonic()
-                ready.append(outcome)
+            try:
+                for outcome in self._outcomes(jobs):
+                    if ready and time.monotonic() - posted > POST_SECONDS:
+                        loop.call_soon_threadsafe(self._settle, ready, loop, False)
+                        ready, posted = [], time.monotonic()
+                    ready.append(outcome)
+            except Exception as error:  # noqa: BLE001 - a fault of ours: told to all who have no answer yet
+                ready += [(job, None, error) for job in jobs]
             loop.call_soon_threadsafe(self._settle, ready, loop, True)
 
     def _outcomes(self, jobs: list[_Job]) -> Iterator[Outcome]:

@@ -7,12 +7,13 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paml.errors import PamlError
+from paml.serve.keys import digest_of
 from paml.serve.limits import Limits, RateLimiter, read_body, replayed
 from paml.serve.observe import Metrics, log_error
 from paml.serve.problems import Problem, of_error, unavailable
@@ -35,6 +36,7 @@ HEADERS = {
 }
 KEY_SECONDS = 1.0  # a key that was right is not looked up again so soon; a revoked one works no longer than that
 KEYS_REMEMBERED = 1000
+HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")  # a name or an address, perhaps with a port
 ESCAPED = re.compile("%(2[fF]|25)")
 
 KeyCheck = Callable[[str], Awaitable[str | None]]
@@ -71,7 +73,7 @@ class Guard:
         self._app, self._metrics, self._limits = app, metrics, limits
         self._hosts, self._check_key = hosts, check_key
         self._rates = RateLimiter(limits.per_second)
-        self._keys: dict[str, tuple[str, float]] = {}  # secret -> name of the key, until when
+        self._keys: dict[str, tuple[str, float]] = {}  # digest of a key that was right -> its name, until when
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,11 +121,10 @@ class Guard:
         headers = Headers(scope=scope)
         scope["path"] = routed_path(scope["raw_path"])
         self._check_site(scope, headers)
-        caller = await self._caller(scope, headers)
         if scope["path"] != "/healthz":
-            self._rates.admit(caller)
             if self._under_way > self._limits.at_once:
                 raise unavailable("too many requests at once", kind="overloaded")
+            await self._check_caller(scope, headers)
         length = headers.get("content-length", "0")
         if length == "0" and "transfer-encoding" not in headers and scope["method"] not in WITH_BODY:
             return receive
@@ -134,47 +135,46 @@ class Guard:
     def _check_site(self, scope: Scope, headers: Headers) -> None:
         """Refuse names that are not ours (DNS rebinding), and writes that another site's page sends."""
         host = headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or "" if "[" not in host else host[: host.find("]") + 1]
-        if self._hosts is not None and name.lower() not in self._hosts:
+        named = HOST.fullmatch(host.lower())
+        if self._hosts is not None and (named is None or named[1] not in self._hosts):
             raise Problem(
                 421, "the service is not known by this host name", field="Host", value=host, expected="one of its own"
             )
         origin = headers.get("origin")
-        if scope["method"] in WRITES and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if scope["method"] in WRITES and origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Problem(403, "a page of another site may not write here", field="Origin", value=origin, expected=host)
 
-    async def _caller(self, scope: Scope, headers: Headers) -> str:
-        """Who is asking: the key's name, or the address where no key is asked for."""
-        address = scope["client"][0] if scope.get("client") else "unknown"
-        path = scope["path"]
-        if self._check_key is None or path in OPEN or path.startswith("/static/"):
-            return f"address {address}"
-        secret = _bearer(headers)
-        name = None if secret is None else await self._name_of(secret)
-        if name is None:
-            self._rates.admit(f"address {address}")  # guessing is slow
-            what = "no key was given" if secret is None else "the key is not valid"
-            raise Problem(
-                401,
-                f"{what}; send 'Authorization: Bearer KEY'",
-                kind="no-key" if secret is None else "wrong-key",
-                headers={"WWW-Authenticate": 'Bearer realm="paml"'},
-            )
-        return f"key {name}"
+    async def _check_caller(self, scope: Scope, headers: Headers) -> None:
+        """Count the request, then ask for a key where one is needed.
 
-    async def _name_of(self, secret: str) -> str | None:
-        assert self._check_key is not None
+        It counts for the key if that was right before, else for the address, and does so before the store is asked:
+        whoever guesses keys is slow, and keeps neither the store nor those who have one busy.
+        """
+        address, path = f"address {scope['client'][0] if scope.get('client') else 'unknown'}", scope["path"]
+        if self._check_key is None or path in OPEN or path.startswith("/static/"):
+            self._rates.admit(address)
+            return
+        secret = _bearer(headers)
+        digest = digest_of(secret or "")  # secrets themselves are not kept
+        name, until = self._keys.get(digest, (None, 0.0))
+        self._rates.admit(address if name is None else f"key {name}")
+        if secret is None:
+            raise _no_key("no-key", "no key was given")
         now = asyncio.get_running_loop().time()
-        name, until = self._keys.get(secret, ("", 0.0))
         if now < until:
-            return name
-        self._keys.pop(secret, None)
-        found = await self._check_key(secret)
-        if found is not None:
-            if len(self._keys) >= KEYS_REMEMBERED:
-                self._keys.clear()
-            self._keys[secret] = (found, now + KEY_SECONDS)
-        return found
+            return
+        name = await self._check_key(secret)
+        self._keys.pop(digest, None)
+        if name is None:
+            raise _no_key("wrong-key", "the key is not valid")
+        if len(self._keys) >= KEYS_REMEMBERED:
+            self._keys.clear()
+        self._keys[digest] = (name, now + KEY_SECONDS)
+
+
+def _no_key(kind: str, what: str) -> Problem:
+    challenge = {"WWW-Authenticate": 'Bearer realm="paml"'}
+    return Problem(401, f"{what}; send 'Authorization: Bearer KEY'", kind=kind, headers=challenge)
 
 
 def _bearer(headers: Headers) -> str | None:

@@ -7,11 +7,20 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from paml.errors import InputError, PamlError, StoreUnavailable, TooManyRatings, UnknownItem, UnknownUser
+from paml.errors import (
+    InputError,
+    PamlError,
+    StoreUnavailable,
+    TooManyRatings,
+    UnknownField,
+    UnknownItem,
+    UnknownUser,
+)
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN = 200  # characters of a wrong value that are repeated to the sender
 RETRY_SECONDS = 2
+KINDS = {UnknownItem: "unknown-item", UnknownField: "unknown-field", TooManyRatings: "too-many-ratings"}
 
 TITLES = {
     400: "Request cannot be read",
@@ -100,13 +109,15 @@ def of_validation(errors: list[Any]) -> Problem:
     source, *inside = [str(part) for part in first["loc"]] or ["body"]
     if first["type"] == "json_invalid":
         place = f"at character {inside[0]}" if inside else "somewhere"
-        return Problem(400, f"the body is not JSON: {first['ctx'].get('error', 'wrong')} {place}", kind="not-json")
+        detail = f"the body is not JSON: {first['ctx'].get('error', 'wrong')} {place}"
+        return Problem(400, detail, kind="not-json", field="body", expected="a JSON object")
     field = ".".join(inside) or source
     expected = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return Problem(422, f"'{field}' is missing", field=field, expected="a value", kind="missing")
     if first["type"] == "extra_forbidden":
-        return Problem(422, f"'{field}' is not known here", field=field, value=first["input"], kind="unknown-field")
+        detail = f"'{field}' is not known here; /openapi.json says what is"
+        return Problem(422, detail, field=field, value=first["input"], expected="no such field", kind="unknown-field")
     detail = f"'{field}': {expected[:1].lower()}{expected[1:]}"
     return Problem(422, detail, field=field, value=first["input"], expected=expected)
 
@@ -121,10 +132,8 @@ def of_error(error: PamlError) -> Problem:
             )
         case UnknownUser():
             return Problem(404, "there is no such user; create them with PUT /v1/users/{user_id}", kind="unknown-user")
-        case TooManyRatings():
-            return Problem(422, str(error), kind="too-many-ratings", field="ratings", expected=error.remedy)
         case InputError():
-            kind = "unknown-item" if isinstance(error, UnknownItem) else None
+            kind = next((kind for cause, kind in KINDS.items() if isinstance(error, cause)), None)
             return Problem(422, str(error), kind=kind, field=error.field, value=error.value, expected=error.expected)
         case _:
             return Problem(422, str(error))

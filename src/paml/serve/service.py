@@ -39,6 +39,11 @@ class Service:
             self.metrics.store_errors.inc()
             raise
 
+    async def check_ready(self) -> None:
+        """Refuse, if the model's thread has ended or the store does not answer."""
+        self._batcher.check_alive()
+        await self.stored(lambda store: store.ping())
+
     async def of_newcomer(self, newcomer: Newcomer, finish: Callable[[User], T]) -> T:
         """What is wanted of a user who is not stored."""
         _, answer = await self._batcher.run(newcomer, finish)
@@ -84,7 +89,10 @@ class Service:
         if self._usable(newcomer):
             return newcomer
         profile = {name: value for name, value in found.profile.items() if self._usable(Newcomer({name: value}))}
-        return Newcomer(profile, [rating for rating in newcomer.ratings if self._usable(Newcomer({}, [rating]))])
+        known = [rating for rating in found.ratings if rating.item in self.predictor.catalogue]
+        if self._usable(Newcomer({}, known)):  # mostly: items come and go, and one by one takes long
+            return Newcomer(profile, known)
+        return Newcomer(profile, [rating for rating in known if self._usable(Newcomer({}, [rating]))])
 
     def check(self, newcomer: Newcomer) -> None:
         """Refuse a profile or ratings that the model cannot use, before they are stored."""

@@ -145,10 +145,7 @@ class Store:
                 connection.execute(self._put_ratings, given)
             count = connection.execute(_COUNT, {"number": number}).scalar_one()
             if count > self._max_ratings:
-                raise TooManyRatings(
-                    f"{count} ratings of one user, at most {self._max_ratings} are kept",
-                    remedy="remove some of them first",
-                )
+                raise TooManyRatings(count, self._max_ratings)
         return Change(version, count)
 
     def remove_rating(self, user: str, item: str) -> bool:

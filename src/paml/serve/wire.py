@@ -10,7 +10,6 @@ from paml.newcomers import Rating
 
 ID_LENGTH = 200
 RATINGS_PER_CALL = 500
-RATINGS_PER_USER = 5000
 MOST_ITEMS = 100
 MOST_REASONS = 5
 MOST_NAMED = 500
@@ -351,10 +350,10 @@ class ProblemOut(Answer):
                     "type": "urn:paml:unknown-item",
                     "title": "Value cannot be used",
                     "status": 422,
-                    "detail": "there is no item '3l8'; did you mean '318'?",
-                    "field": "ratings.0.item",
+                    "detail": "there is no item '3l8'; expected an id such as '3'",
+                    "field": "item",
                     "value": "3l8",
-                    "expected": "an item of the catalogue",
+                    "expected": "an id such as '3'",
                 }
             ]
         }
