@@ -92,14 +92,15 @@ class ClosedForm(Inner):
         for _ in range(self.steps):
             if d_BF is not None:
                 moved_BS = (features_BSF @ d_BF.unsqueeze(-1)).squeeze(-1)
-            shifted_BSK = out_BSK if moved_BS is None else _shifted(out_BSK, moved_BS)
+            # a view: gradients of slope and curvature add up before they reach the outputs, as in later steps
+            shifted_BSK = out_BSK.view_as(out_BSK) if moved_BS is None else _shifted(out_BSK, moved_BS)
             slope_BS = self.head.row_gradient(shifted_BSK, y_BS)[..., -1]
             curvature_BS = self.head.row_curvature(shifted_BSK, y_BS)
             bent_BSF = features_BSF * curvature_BS.unsqueeze(-1)
             prior_BF = precision_B.unsqueeze(-1).expand(-1, features_BSF.shape[-1])
             factor_BFF = torch.linalg.cholesky(bent_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
             gradient_BF = (slope_BS.unsqueeze(1) @ features_BSF).squeeze(1)
-            gradient_BF = gradient_BF if d_BF is None else gradient_BF + prior_BF * d_BF
+            gradient_BF = gradient_BF if d_BF is None else gradient_BF + precision_B.unsqueeze(-1) * d_BF
             step_BF = torch.cholesky_solve(gradient_BF.unsqueeze(-1), factor_BFF).squeeze(-1)
             d_BF = -step_BF if d_BF is None else d_BF - step_BF
             solution = Solution(features_BSF, factor_BFF, slope_BS, curvature_BS, moved_BS, self.level)

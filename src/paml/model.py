@@ -6,7 +6,6 @@ Legend: B users, R rows, N distinct items, H width of the user embedding, D widt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -52,9 +51,8 @@ class Embedded:
     table: ItemTable
     start_BDK: Tensor | None
 
-    @cached_property
-    def shared_BC(self) -> Tensor:
-        """What all rows of a user share: the embedding, and the constant one."""
+    def shared(self) -> Tensor:
+        """What all rows of a user share: the embedding, and the constant one, (B, C)."""
         return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
 
     def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
@@ -104,11 +102,11 @@ class Network(nn.Module):
         context_BRD = None
         if self.context.fields and block.context is not None:
             context_BRD = self.context(block.context).view(*block.index_BR.shape, -1)
-        return ItemInput(embedded.table, block.index_BR, embedded.shared_BC, context_BRD)
+        return ItemInput(embedded.table, block.index_BR, embedded.shared(), context_BRD)
 
     def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
         """The first layer's input for a stretch of the items, the same for all users, in one context."""
         context_BD = None
         if self.context.fields and context is not None:
             context_BD = self.context(context).expand(len(embedded.h_BH), -1)
-        return TableInput(embedded.table, items, embedded.shared_BC, context_BD)
+        return TableInput(embedded.table, items, embedded.shared(), context_BD)
