@@ -36,6 +36,15 @@ def test_a_file_is_a_recipe(file: Path) -> None:
     assert recipe_label("paper") == "paper"
 
 
+def test_the_data_has_the_last_word(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("epochs = 1\n[source.ml-1m]\nepochs = 4\n[method.melu]\nepochs = 2\n[target.click]\nepochs = 3\n")
+    asked = [("paml", "", "rating"), ("melu", "", "rating"), ("melu", "", "click"), ("melu", "ml-1m", "click")]
+    found = [load_recipe(path, method, {}, source, target).epochs for method, source, target in asked]
+    assert found == [1, 2, 3, 4]
+    assert load_recipe(path, "melu", {"epochs": 5}, "ml-1m").epochs == 5
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,7 +1,7 @@
 """Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`, others in files of your own.
 
-A recipe file has settings at the top, and tables `[target.KIND]`, `[source.NAME]` and `[method.NAME]` for what differs
-by kind of target (rating, click), by data set and by method; later ones have the last word.
+A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
+by method, by kind of target (rating, click) and by data set; later ones have the last word.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def _parse_list(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_list)]
-TABLES = ("target", "source", "method")
+TABLES = ("method", "target", "source")
 
 
 class Recipe(Settings):
@@ -110,7 +110,7 @@ def load_recipe(
     """A recipe, by name or as a .toml file, as it is for a method and a data set, some settings replaced."""
     values = _read(recipe)
     tables = {kind: values.pop(kind, {}) for kind in TABLES}
-    for kind, name in zip(TABLES, (target, source, method), strict=True):
+    for kind, name in zip(TABLES, (method, target, source), strict=True):
         values |= tables[kind].get(name, {})
     return build(Recipe, {**values, **overrides})
 
