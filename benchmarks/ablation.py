@@ -95,8 +95,7 @@ def both(rows: pl.DataFrame, minor: pl.DataFrame, name: str, reference: str) -> 
 def cells(found: Paired) -> str:
     """A difference and its interval."""
     assert found.interval is not None
-    low, high = found.interval
-    return f"{found.difference:+.4f} | {low:+.4f} to {high:+.4f}"
+    return f"{found.difference:+.4f} | {found.interval.low:+.4f} to {found.interval.high:+.4f}"
 
 
 if __name__ == "__main__":
