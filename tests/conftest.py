@@ -11,6 +11,8 @@ import torch
 import paml
 from smalltables import write_tables
 
+RunOf = Callable[[str, str], paml.Run]
+
 torch.set_num_threads(1)  # the tensors of the tests are small: a second thread only costs time
 
 
@@ -23,6 +25,26 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
 def click_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
     out = tmp_path_factory.mktemp("clicks") / "data"
     return paml.prepare("synthetic", out=out, users=400, items=80, target="click")
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory, world: paml.PreparedData, click_world: paml.PreparedData) -> RunOf:
+    """Runs by target and method, each trained once."""
+    runs: dict[tuple[str, str], paml.Run] = {}
+
+    def run(target: str, method: str) -> paml.Run:
+        if (target, method) not in runs:
+            out = tmp_path_factory.mktemp("runs") / f"{target}-{method}"
+            data = {"rating": world, "click": click_world}[target]
+            runs[target, method] = paml.train(data, method, out=out, epochs=2, members=2)
+        return runs[target, method]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run(run_of: RunOf) -> paml.Run:
+    return run_of("rating", "ridge")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import typer
 
 from paml.errors import SettingsError, shortened
 from paml.newcomers import Rating
+from paml.predictor import as_answer
 from paml.run import Run
 from paml.settings import parse_assignments
 from paml.terminal import render_recommendations, standard_output
@@ -43,12 +44,7 @@ def recommend(
     found = user.recommend(number, context=where)
     reasons = user.reasons([entry.item for entry in found], context=where) if why else [[] for _ in found]
     if as_json:
-        items = [
-            {**vars(entry), "because": [vars(reason) for reason in because]}
-            for entry, because in zip(found, reasons, strict=True)
-        ]
-        answer = {"rate": user.rate, "group": user.group, "items": items}
-        typer.echo(json.dumps(answer, ensure_ascii=False))
+        typer.echo(json.dumps(as_answer(user, found, reasons), ensure_ascii=False))
     else:
         render_recommendations(standard_output(), user, found, reasons)
 

@@ -10,6 +10,7 @@ Legend: B users, I all items, R rows, S support rows.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -276,6 +277,15 @@ class User:
     @cached_property
     def _score_I(self) -> Tensor:
         return self.predictor.score_all(self.adapted)[0]
+
+
+def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
+    """Recommendations with their reasons as JSON: what the command line and the service answer."""
+    items = [
+        {**vars(entry), "because": [vars(reason) for reason in because]}
+        for entry, because in zip(found, reasons, strict=True)
+    ]
+    return {"rate": user.rate, "group": user.group, "items": items}
 
 
 def _best(score_R: np.ndarray, n: int) -> np.ndarray:

@@ -1,7 +1,5 @@
 """The store on both databases: what it keeps, what it refuses, who may write at the same time."""
 
-import sqlite3
-import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
@@ -9,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, text
 
-from paml.errors import FormatError, InputError, PamlError, SettingsError, TooManyRatings, UnknownUser
+from paml.errors import InputError, TooManyRatings, UnknownUser
 from paml.newcomers import Rating
-from paml.serve.database import Database, file_url
-from paml.serve.migrations import STEPS, migrate
 from paml.serve.store import MAX_ID, MAX_ITEM, Store
-from paml.serve.tables import metadata
 from serve.conftest import NewUrl
 
 # Emoji beyond the basic plane, right to left, combining marks, quotes and SQL, white space, percent signs of drivers.
@@ -321,87 +316,3 @@ def test_a_store_is_found_again(url: str) -> None:
     assert values_of(second, "ann") == {"a": 1}
     second.ping()
     second.close()
-
-
-def test_tables_are_as_the_queries_name_them(store: Store, url: str) -> None:
-    engine = create_engine(url)
-    found = inspect(engine)
-    for table in metadata.sorted_tables:
-        assert {column["name"] for column in found.get_columns(table.name)} == {column.name for column in table.columns}
-        assert found.get_pk_constraint(table.name)["constrained_columns"] == [
-            column.name for column in table.primary_key
-        ]
-    engine.dispose()
-
-
-def test_a_next_step_is_applied_once_and_keeps_what_is_there(url: str) -> None:
-    store = Store.open(url)
-    store.put_user("ann", {"age": "25"})
-    store.add_ratings("ann", rated(a=1))
-    statements = ("ALTER TABLE paml_users ADD COLUMN note TEXT", "UPDATE paml_users SET note = 'moved'")
-    steps = (*STEPS, {"sqlite": statements, "postgresql": statements})
-    database = Database(url)
-    for applied in (1, 0):
-        with database.writing() as connection:
-            assert migrate(connection, url, steps) == applied
-            assert connection.scalar(text("SELECT note FROM paml_users WHERE id = 'ann'")) == "moved"
-    assert values_of(store, "ann") == {"a": 1}
-    store.close()
-    with pytest.raises(FormatError, match=r"has version 2, this paml knows versions up to 1; use the newer"):
-        Store.open(url)
-    database.close()
-
-
-def test_a_step_that_fails_leaves_no_trace(url: str) -> None:
-    Store.open(url).close()
-    statements = ("ALTER TABLE paml_users ADD COLUMN note TEXT", "SELECT missing FROM nowhere")
-    database = Database(url)
-    with pytest.raises(Exception, match="nowhere"), database.writing() as connection:
-        migrate(connection, url, (*STEPS, {"sqlite": statements, "postgresql": statements}))
-    with database.reading() as connection:
-        assert "note" not in {column["name"] for column in inspect(connection).get_columns("paml_users")}
-        assert connection.scalar(text("SELECT version FROM paml_schema")) == 1
-    database.close()
-    Store.open(url).close()
-
-
-def test_addresses_that_are_none_are_refused(tmp_path: Path) -> None:
-    for url in (
-        "nonsense",
-        "sqlite://",
-        "sqlite:///:memory:",
-        "mysql://u:secret@h/d",
-        "oracle+what://x",
-        "",
-        "postgresql",
-    ):
-        with pytest.raises(SettingsError, match="expected") as error:
-            Store.open(url)
-        assert "secret" not in str(error.value)
-    with pytest.raises(PamlError, match="cannot be opened"):
-        Store.open(f"sqlite:///{tmp_path}/missing/s.db")
-    with pytest.raises(PamlError, match="cannot be opened"):
-        Store.open(f"sqlite:///{tmp_path}")
-
-
-def test_an_sqlite_file_is_durable_private_and_oddly_named(tmp_path: Path) -> None:
-    folder = tmp_path / "a folder %20 with ? and # and é"
-    folder.mkdir()
-    store = Store.open(file_url(folder / "s.db"))
-    assert stat.S_IMODE((folder / "s.db").stat().st_mode) == 0o600
-    with store._database.writing() as connection:
-        pragmas = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "secure_delete", "busy_timeout")
-        }
-    assert pragmas == {
-        "journal_mode": "wal",
-        "synchronous": 2,
-        "foreign_keys": 1,
-        "secure_delete": 1,
-        "busy_timeout": 10_000,
-    }
-    store.close()
-    with sqlite3.connect(folder / "s.db") as plain:
-        assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    plain.close()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
 from paml.newcomers import Newcomer
-from paml.predictor import Predictor, User
+from paml.predictor import Predictor, User, as_answer
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
 from paml.serve.observe import Metrics
@@ -141,11 +141,4 @@ def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *
     """The best items with their reasons, as they are sent."""
     found = user.recommend(n, exclude_seen=exclude_seen, among=among)
     reasons = user.reasons([entry.item for entry in found], why) if why and found else [[] for _ in found]
-    return {
-        "rate": user.rate,
-        "group": user.group,
-        "items": [
-            {**vars(entry), "because": [vars(reason) for reason in because]}
-            for entry, because in zip(found, reasons, strict=True)
-        ],
-    }
+    return as_answer(user, found, reasons)
