@@ -169,7 +169,7 @@ class Interview:
         block = self._rows(support)
         batch = replace(self._template, user_B=user_B, users=self._users.rows(user_B), support=block, query=block)
         members = self._predictor.members
-        return [(member.learner, self._predictor.adapt_member(member, batch)) for member in members]
+        return [(member.learner, member.adapt(batch)) for member in members]
 
     def _rows(self, block: Block) -> RowBlock:
         item_BL = torch.from_numpy(self._item[block.row_BL].astype(np.int64))

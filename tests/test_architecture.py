@@ -31,7 +31,7 @@ FLOORS = [
     ["memory"],
     ["learner", "generate"],
     ["objectives", "population"],
-    ["explain", "questions"],
+    ["explain", "questions", "stack"],
     ["methods"],
     ["search_space"],
     ["study"],

@@ -112,7 +112,7 @@ def test_gains_are_those_of_each_user_alone(run: paml.Run) -> None:
     newcomers = [Newcomer({}, ANSWERS), Newcomer({}, ANSWERS[:1])]
     predictor = run.predictor
     batch = predictor.batch(newcomers)
-    pairs = [(member.learner, predictor.adapt_member(member, batch)) for member in predictor.members]
+    pairs = [(member.learner, member.adapt(batch)) for member in predictor.members]
     block = predictor.block(torch.arange(len(predictor.catalogue)), None, users=2)
     both_BI = gains(pairs, block, torch.ones(block.index_BR.shape)).numpy()
     np.testing.assert_allclose(both_BI[0], gains_of(run, ANSWERS), rtol=1e-3)

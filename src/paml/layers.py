@@ -50,10 +50,11 @@ class ItemTable:
     Support rows, query rows and all inner steps look rows up in the same products.
     """
 
-    def __init__(self, vectors_ND: Tensor) -> None:
+    def __init__(self, vectors_ND: Tensor, known: tuple[Tensor, Tensor] | None = None) -> None:
+        """`known` are weights, and the products with them."""
         self.vectors_ND = vectors_ND
-        self._weights_DK: Tensor | None = None
-        self._products_NK = vectors_ND
+        self._weights_DK = None if known is None else known[0]
+        self._products_NK = vectors_ND if known is None else known[1]
 
     def products(self, weights_DK: Tensor) -> Tensor:
         """Item vectors times the weights that belong to them, (N, K)."""
@@ -158,8 +159,8 @@ class TableInput:
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """The same of the items' vectors alone, without a context: one product for all users."""
         B, D, K = weights_BDK.shape
-        all_DN = weights_BDK.transpose(0, 1).reshape(D, B * K)
-        return torch.addmm(shared_B1K.reshape(1, -1), self._vectors_RD, all_DN).view(-1, B, K).transpose(0, 1)
+        all_ND = weights_BDK.mT.reshape(B * K, D)
+        return torch.addmm(shared_B1K.reshape(-1, 1), all_ND, self._vectors_RD.mT).view(B, K, -1).mT
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """What a table says of the rows' items, (1, R, K)."""

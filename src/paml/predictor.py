@@ -7,7 +7,7 @@ changed after loading, so threads may share a predictor and its users.
 Legend: B users, I all items, R rows, S support rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,13 +23,12 @@ from paml.data.prepared import Vocabulary
 from paml.data.schema import Schema, Target
 from paml.errors import SettingsError
 from paml.explain import Reason, effects
-from paml.items import ItemVectors
-from paml.layers import ItemTable
 from paml.learner import Adapted, Ensemble, Learner
 from paml.newcomers import Encoding, Group, Newcomer, ProfileField, Rating, Values
 from paml.population import Population, Standing
 from paml.questions import Question, best_question
 from paml.rates import rate_per_user
+from paml.stack import MOST_USERS, Member, Stack
 
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
 
@@ -41,15 +40,6 @@ class Recommendation:
     item: str
     title: str
     score: float
-
-
-@dataclass(frozen=True)
-class Member:
-    """A learner, and all items as it sees them."""
-
-    learner: Learner
-    items: ItemVectors
-    table: ItemTable
 
 
 class Predictor:
@@ -69,7 +59,9 @@ class Predictor:
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
         self._features, self._item_I = catalogue.features(schema, vocabulary)
-        self.members = tuple(self._prepared(learner) for learner in ensemble.members)
+        members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
+        self._stack = Stack(members) if Stack.suits(members) else None
+        self.members = members if self._stack is None else self._stack.members
         self._widest = max(
             max(part.shape[1] for part in (member.table.vectors_ND, *_weights(member.learner)))
             for member in self.members
@@ -102,7 +94,8 @@ class Predictor:
         if not newcomers:
             return []
         batch = self.batch(newcomers)
-        adapted = [self.adapt_member(member, batch) for member in self.members]
+        stack = self._stack_for(len(newcomers))
+        adapted = [member.adapt(batch) for member in self.members] if stack is None else stack.adapt(batch)
         rates = [rate_per_user(one.rate, len(newcomers)) for one in adapted]
         rate_B = torch.stack(rates).mean(dim=0).tolist()
         score_BI = self.score_all(adapted) if score else None
@@ -127,28 +120,22 @@ class Predictor:
             query=support,
         )
 
-    @staticmethod
-    def adapt_member(member: Member, batch: TensorBatch) -> Adapted:
-        """One learner adapted to a batch, its items being embedded already."""
-        embedded = member.learner.network.embed(batch, (member.items, member.table))
-        return member.learner.adapt(embedded)
-
     @torch.inference_mode()
     def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
         """Predictions for the same items and the same context of all users, one `Adapted` per member, (B, R)."""
         pairs = [*zip(self.members, adapted, strict=True)]
         users = len(adapted[0].embedded.h_BH)
         blocks = [self.block(part, context, users) for part in torch.split(index_R, self._rows_at_once(adapted))]
-        parts = [self._mean(member.learner.outputs(one, block) for member, one in pairs) for block in blocks]
+        outputs = (torch.stack([member.learner.outputs(one, block) for member, one in pairs]) for block in blocks)
+        parts = [self._mean(out_MBRK) for out_MBRK in outputs]
         return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
 
     @torch.inference_mode()
     def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
         """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
-        pairs = [*zip(self.members, adapted, strict=True)]
         encoded, step = self.encoding.context([context or {}]), self._rows_at_once(adapted)
         stretches = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
-        parts = [self._mean(m.learner.outputs_of_all(one, items, encoded) for m, one in pairs) for items in stretches]
+        parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in stretches]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> RowBlock:
@@ -158,21 +145,26 @@ class Predictor:
         unknown = torch.empty(0)  # targets; and nothing is padding
         return RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
 
-    def _mean(self, outputs: Iterable[Tensor]) -> Tensor:
+    def _outputs_of_all(self, adapted: Sequence[Adapted], items: slice, context: Features | None) -> Tensor:
+        """(M, B, R, K)"""
+        stack = self._stack_for(len(adapted[0].embedded.h_BH))
+        if stack is not None:
+            return stack.outputs_of_all(adapted, items, context)
+        pairs = zip(self.members, adapted, strict=True)
+        return torch.stack([member.learner.outputs_of_all(one, items, context) for member, one in pairs])
+
+    def _mean(self, out_MBRK: Tensor) -> Tensor:
         """The members' predictions from their outputs, averaged; what outputs mean is the same for all members."""
-        out_MBRK = torch.stack([*outputs])
         predicted: Tensor = self.members[0].learner.head.predict(out_MBRK.flatten(0, 1))
         return predicted.view(out_MBRK.shape[:3]).mean(dim=0)
 
     def _rows_at_once(self, adapted: Sequence[Adapted]) -> int:
         users, support = len(adapted[0].embedded.h_BH), adapted[0].embedded.batch.support.index_BR.shape[1]
-        return max(1, CELLS_AT_ONCE // (users * max(self._widest, support)))
+        together = 1 if self._stack_for(users) is None else len(self.members)
+        return max(1, CELLS_AT_ONCE // (together * users * max(self._widest, support)))
 
-    @torch.no_grad()
-    def _prepared(self, learner: Learner) -> Member:
-        items, table = learner.network.embed_items(self._features, self._item_I)
-        table.products(learner.network.decision.theta()[0].rows_DK)
-        return Member(learner, items, table)
+    def _stack_for(self, users: int) -> Stack | None:
+        return self._stack if users <= MOST_USERS else None
 
 
 @dataclass(frozen=True)
@@ -236,7 +228,7 @@ class User:
             return [[] for _ in items]
         batch = predictor.batch([self.newcomer])
         members = predictor.members
-        parts = [effects(member.learner, predictor.adapt_member(member, batch), block) for member in members]
+        parts = [effects(member.learner, member.adapt(batch), block) for member in members]
         effect_RS = torch.stack(parts).mean(dim=0).numpy()
         titles = [predictor.catalogue.title(rating.item) for rating in ratings]
         return [
@@ -254,7 +246,7 @@ class User:
         rated = catalogue.rows([rating.item for rating in self.newcomer.ratings])
         skipped = np.setdiff1d(catalogue.rows(exclude), rated)
         batch = predictor.batch([self.newcomer])
-        adapted = [(member.learner, predictor.adapt_member(member, batch)) for member in predictor.members]
+        adapted = [(member.learner, member.adapt(batch)) for member in predictor.members]
         found = best_question(
             adapted, lambda index_R: predictor.block(index_R, None), catalogue.acquaintance, rated, skipped
         )

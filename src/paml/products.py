@@ -1,7 +1,8 @@
 """Products that the layers are made of, with gradients that touch memory as little as possible.
 
 Plain autograd returns the gradient of a transposed factor as a transposed view, and elementwise operations on such
-a view cost many times as much; here all gradients are contiguous, and what can be done in place is.
+a view cost many times as much; here all gradients are contiguous, and what can be done in place is. Without gradients
+they are plain operations, which `torch.func` can transform.
 
 Legend: B users, R rows, D inputs, K outputs, N distinct items.
 """
@@ -53,9 +54,7 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
         ctx.save_for_backward(index_BR)
         ctx.items = len(table_NK)
-        row_NK = table_NK.index_select(0, index_BR.flatten())
-        z_BRK: Tensor = torch.ops.aten._unsafe_view(row_NK, [*index_BR.shape, row_NK.shape[1]])
-        return z_BRK.add_(shared_BK.unsqueeze(1))
+        return _looked_up(table_NK, index_BR, shared_BK)
 
     @staticmethod
     @once_differentiable
@@ -87,24 +86,32 @@ class _Backpropagate(torch.autograd.Function):
 
 def times_transposed(a_BRK: Tensor, b: Tensor) -> Tensor:
     """a b^T, (B, R, S)."""
+    if not torch.is_grad_enabled():
+        return a_BRK @ b.mT
     product: Tensor = _TimesTransposed.apply(a_BRK, b)  # type: ignore[no-untyped-call]
     return product
 
 
 def transposed_times(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
     """a^T b, (B, D, K)."""
+    if not torch.is_grad_enabled():
+        return a_BRD.mT @ b_BRK
     product: Tensor = _TransposedTimes.apply(a_BRD, b_BRK)  # type: ignore[no-untyped-call]
     return product
 
 
 def lookup(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
     """table[index] + shared, (B, R, K); not a view, so it may be changed in place."""
+    if not torch.is_grad_enabled():
+        return _looked_up(table_NK, index_BR, shared_BK)
     rows: Tensor = _Lookup.apply(table_NK, index_BR, shared_BK)  # type: ignore[no-untyped-call]
     return rows
 
 
 def backpropagate(grad_BRK: Tensor, weights_DK: Tensor, active_BRD: Tensor) -> Tensor:
     """g W^T where the activation is above 0, (B, R, D)."""
+    if not torch.is_grad_enabled():
+        return where_active(grad_BRK @ weights_DK.T, active_BRD)
     below: Tensor = _Backpropagate.apply(grad_BRK, weights_DK, active_BRD)  # type: ignore[no-untyped-call]
     return below
 
@@ -113,3 +120,9 @@ def where_active(grad_BRD: Tensor, active_BRD: Tensor) -> Tensor:
     """The derivative of ReLU as one kernel: passes the gradient where the activation is above 0."""
     masked: Tensor = torch.ops.aten.threshold_backward(grad_BRD, active_BRD, 0)
     return masked
+
+
+def _looked_up(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
+    row_NK = table_NK.index_select(0, index_BR.flatten())
+    z_BRK: Tensor = torch.ops.aten._unsafe_view(row_NK, [*index_BR.shape, row_NK.shape[1]])
+    return z_BRK.add_(shared_BK.unsqueeze(1))
