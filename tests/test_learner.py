@@ -14,6 +14,7 @@ from paml.data.schema import Field, Kind
 from paml.data.tasks import Tasks
 from paml.fields import FieldEmbedder
 from paml.generate import DataShape
+from paml.items import Ties
 from paml.learner import Ensemble
 from paml.methods import build_ensemble, build_learner, fit_to_data
 from paml.recipe import load_recipe
@@ -106,6 +107,43 @@ def test_the_choice_of_items_matters_before_any_rating_is_read(world: paml.Prepa
         assert torch.allclose(without, given, atol=1e-6) is not matters
 
 
+def test_ties_are_as_strong_as_the_values_that_two_items_share() -> None:
+    """z_j z_k is about the sum of strength^2 over shared values; nothing is shared by being unknown (0)."""
+    fields = [Field(name="author", kind=Kind.CATEGORICAL), Field(name="year", kind=Kind.CATEGORICAL)]
+    size = 1 << 14
+    values = FieldEmbedder(fields, {"author": 9, "year": 9}, size, size**-0.5, torch.Generator().manual_seed(0))
+    ties = Ties(values, 1.0)
+    ties.strength.data = torch.tensor([2.0, 1.0])
+    author, year = torch.tensor([1, 1, 2, 0, 0]), torch.tensor([3, 3, 3, 4, 5])
+    z_NW = ties(Features(5, {"author": author, "year": year}, {}, {}))
+    same_NN = 4.0 * (author == author.unsqueeze(1)) * (author > 0) + 1.0 * (year == year.unsqueeze(1))
+    assert torch.allclose(z_NW @ z_NW.T, same_NN, atol=0.15)
+
+
+@pytest.mark.parametrize("method", ["melu", "paml", "ridge"])
+def test_a_rating_tells_about_items_that_are_tied(method: str, world: paml.PreparedData, tmp_path: Path) -> None:
+    """Item vectors say nothing yet, so that praise of a film raises those of its director more than all others."""
+    settings = {"ties": "director", "tie_size": 256, "embedding_scale": 1e-6, "start_items": 0, "members": 6}
+    run = paml.train(world, method, out=tmp_path / "run", settings={**settings, "epochs": 0})
+    items = world.items().select("item", "director").collect()
+    tied_I = (items["director"] == items["director"][0]).to_numpy()
+    raised_I = run.adapt({}, {items["item"][0]: 4}).scores() - run.adapt({}, {items["item"][0]: 3}).scores()
+    assert tied_I.sum() > 1
+    assert raised_I[tied_I].min() > raised_I[~tied_I].max()
+
+
+def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "ridge", out=tmp_path / "run", members=2, epochs=1, ties="director,genre", tie_strength=0.5)
+    start = ensemble_of(world, members=2, ties="director,genre", tie_strength=0.5)
+    for trained, fresh in zip(run.ensemble.members, start.members, strict=True):
+        before, after = fresh.network.items.ties, trained.network.items.ties
+        assert isinstance(before, Ties)
+        assert isinstance(after, Ties)
+        for name, values in before.values.tables.items():
+            assert torch.equal(after.values.tables[name], values)
+        assert not torch.allclose(after.strength, before.strength)
+
+
 def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.PreparedData) -> None:
     head = build_learner(
         "ridge", DataShape.of(world), load_recipe("tuned", "ridge", {}), torch.Generator().manual_seed(0)
@@ -123,10 +161,13 @@ def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.PreparedDat
 def test_wrong_networks_are_refused(world: paml.PreparedData) -> None:
     with pytest.raises(paml.SettingsError, match="needs the size of item vectors; set item_embedding"):
         ensemble_of(world, item_embedding=0)
-    with pytest.raises(paml.SettingsError, match="a start needs item vectors; set network=factors"):
+    with pytest.raises(paml.SettingsError, match="a start, and ties, need item vectors; set network=factors"):
         ensemble_of(world, network="fields")
     with pytest.raises(paml.SettingsError, match="head 'classes' has no closed form; use head=value"):
         ensemble_of(world, head="classes")
+    for name in ("drector", "year", "gender"):  # misspelt, a number, a user's
+        with pytest.raises(paml.SettingsError, match=f"ties: '{name}' is no item field with values"):
+            ensemble_of(world, ties=name)
 
 
 def test_members_have_episodes_of_their_own(

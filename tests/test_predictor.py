@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from paml.evaluate import predict_rows
 from paml.heads import on_scale
 from paml.methods import METHODS
 from paml.newcomers import Newcomer, Rating
+from paml.population import Population
 
 RunOf = Callable[[str, str], paml.Run]
 
@@ -60,6 +62,22 @@ def test_predictions_are_those_of_evaluation(target: str, method: str, run_of: R
         np.testing.assert_allclose(found_Q, expected_Q, atol=1e-5)
         np.testing.assert_allclose([user.rate for user in adapted], rate_U, atol=1e-6)
         assert [user.group for user in adapted] == users["group"].to_list()
+
+
+@pytest.mark.parametrize("method", ["melu", "ridge"])
+def test_ties_reach_predictions_and_reasons(method: str, world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, method, out=tmp_path / "run", epochs=1, members=4, ties="director,genre")
+    newcomers, queries, users = newcomers_of(world, 4)
+    tasks = Tasks.of(world, "test").part(0, len(users))
+    expected_N, _ = predict_rows(run.ensemble, Loader(world), tasks)
+    adapted = [run.adapt(newcomer.profile, newcomer.ratings) for newcomer in newcomers]
+    found_Q = np.concatenate([user.predict(items) for user, items in zip(adapted, queries, strict=True)])
+    np.testing.assert_allclose(found_Q, expected_N[tasks.query_mask()], atol=1e-5)
+    for user, items in zip(adapted, queries, strict=True):
+        shift = user.predict(items) - run.adapt(user.newcomer.profile).predict(items)
+        reasons = user.reasons(items, n=len(user.newcomer.ratings))
+        np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
+        assert user.next_question() is not None
 
 
 def test_recommendations_are_the_highest_scores(run: paml.Run) -> None:
@@ -114,6 +132,15 @@ def test_threads_share_a_predictor(method: str, run_of: RunOf) -> None:
                 assert why == because
     for name, tensor in predictor.members[0].learner.state_dict().items():
         assert torch.equal(tensor, before[f"_members.0.{name}"])
+
+
+@pytest.mark.parametrize("rates", [[0.1], [0.1] * 5, [0.1, 0.1 + 1e-8, 0.1 - 1e-8], [0.0, 0.0], [0.2, 0.1, 0.4]])
+def test_rates_that_hardly_differ_have_a_histogram(rates: list[float]) -> None:
+    rate_P = np.array(rates, dtype=np.float32)
+    population = Population(np.arange(len(rates)) % 2 == 0, rate_P, np.zeros((len(rates), 2), dtype=np.float32))
+    standing = population.standing(0.1, np.zeros(2, dtype=np.float32))
+    assert sum(standing.major) + sum(standing.minor) == len(rates)
+    assert all(low < high for low, high in pairwise(standing.edges))
 
 
 def test_standing_among_the_training_users(run: paml.Run, world: paml.PreparedData) -> None:

@@ -19,7 +19,8 @@ class Average:
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         """A decay of 0 keeps no average: the weights themselves are used."""
-        self._parameters = dict(module.named_parameters()) if decay else {}
+        learned = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self._parameters = learned if decay else {}
         self._decay, self._step = decay, 0
         self._average = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from paml.data.prepared import PreparedData, Side
-from paml.data.schema import Schema
-from paml.errors import SettingsError
+from paml.data.schema import Kind, Schema
+from paml.errors import SettingsError, nearest
 from paml.fields import FieldEmbedder
-from paml.items import ItemFactors, ItemFields, KnownItems
+from paml.items import ItemFactors, ItemFields, KnownItems, Ties
 from paml.model import Network
 from paml.recipe import Recipe
 from paml.start import Start
@@ -34,6 +34,10 @@ class DataShape:
         known = int(met_in_training(data).sum())
         return cls(data.schema.without(leave_out), data.manifest.vocabulary, data.manifest.items, known, mean)
 
+    def sizes(self, side: Side) -> dict[str, int]:
+        """Vocabulary sizes of one side's fields."""
+        return {name.partition(".")[2]: n for name, n in self.vocabulary.items() if name.startswith(f"{side}.")}
+
 
 def met_in_training(data: PreparedData, rows_at_once: int = 1 << 20) -> np.ndarray:
     """Which items training users met, by item row; the rows are read in pieces."""
@@ -48,13 +52,12 @@ def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Gen
     """An untrained network."""
 
     def embedder(side: Side, width: int, *, summed: bool = False) -> FieldEmbedder:
-        sizes = {name.partition(".")[2]: n for name, n in shape.vocabulary.items() if name.startswith(f"{side}.")}
         fields, scale = shape.schema.features(side), recipe.field_scale if summed else recipe.embedding_scale
-        return FieldEmbedder(fields, sizes, width, scale, rng, summed=summed, bags=recipe.bags)
+        return FieldEmbedder(fields, shape.sizes(side), width, scale, rng, summed=summed, bags=recipe.bags)
 
     factors = recipe.network == "factors"
-    if not factors and (recipe.start_profile or recipe.start_items):
-        raise SettingsError("a start needs item vectors", remedy="set network=factors")
+    if not factors and (recipe.start_profile or recipe.start_items or recipe.ties):
+        raise SettingsError("a start, and ties, need item vectors", remedy="set network=factors")
     if factors and not recipe.item_embedding:
         raise SettingsError("network=factors needs the size of item vectors", remedy="set item_embedding, say to 16")
     width, size, scale = recipe.item_embedding, recipe.embedding_size, recipe.embedding_scale
@@ -64,11 +67,25 @@ def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Gen
     items: ItemFields | ItemFactors
     if factors:
         known = KnownItems(shape.items, shape.known_items)
-        items = ItemFactors(fields, known, known.vectors(fields.width, scale, rng), width, outputs)
+        own = known.vectors(fields.width, scale, rng)
+        items = ItemFactors(fields, known, own, width, outputs, _ties(shape, recipe, rng) if recipe.ties else None)
     else:
         known = KnownItems(shape.items if width or recipe.item_bias else 0, shape.known_items)
         bias = torch.zeros(shape.known_items + 1, outputs) if recipe.item_bias else None
         items = ItemFields(fields, known, known.vectors(width, scale, rng) if width else None, bias)
     profile = embedder("user", (width + 1) * outputs, summed=True) if recipe.start_profile else None
-    start = Start(profile, recipe.start_items, items.width, outputs, rng)
+    learned = width if factors else items.width
+    start = Start(profile, recipe.start_items, learned, outputs, rng, ties=items.width - learned)
     return Network(user, items, context, start, [*recipe.hidden, outputs], rng)
+
+
+def _ties(shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Ties:
+    """Random vectors for the values of the fields that tie items."""
+    fields = {field.name: field for field in shape.schema.features("item") if field.kind is not Kind.NUMERIC}
+    for name in recipe.ties:
+        if name not in fields:
+            raise SettingsError(f"ties: '{name}' is no item field with values", remedy=nearest(name, fields))
+    chosen, size = [fields[name] for name in recipe.ties], recipe.tie_size
+    return Ties(
+        FieldEmbedder(chosen, shape.sizes("item"), size, size**-0.5, rng, bags=recipe.bags), recipe.tie_strength
+    )

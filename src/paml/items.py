@@ -72,17 +72,47 @@ class ItemFields(nn.Module):
         return ItemVectors(content_ND, self.bias.index_select(0, known_N) * (known_N > 0).unsqueeze(-1))
 
 
+class Ties(nn.Module):
+    """What ties items that share a value, such as an author: z_j = sum over fields f of s_f z_f(value of item j).
+
+    The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
+    user's own weights of z are then a taste for single values: what one book by an author told is expected of the
+    next, though no training user may have rated the two. The strengths s_f are learned.
+    """
+
+    def __init__(self, values: FieldEmbedder, strength: float) -> None:
+        """`values` has the fields' random vectors side by side."""
+        super().__init__()
+        self.values = values.requires_grad_(False)
+        self.strength = nn.Parameter(torch.full((len(values.fields),), strength))
+        self.width = values.width // len(values.fields)
+
+    def forward(self, features: Features) -> Tensor:
+        """z, (N, width)."""
+        value_NFW: Tensor = self.values(features).view(features.count, len(self.strength), self.width)
+        return (value_NFW * self.strength.view(1, -1, 1)).sum(dim=1)
+
+
 class ItemFactors(nn.Module):
     """The sum of the item's own vector and its fields' vectors; vector, biases and choice are parts of the one sum.
 
-    An item that training users did not meet is what its fields say.
+    An item that training users did not meet is what its fields say. Ties, if any, lengthen the vector.
     """
 
-    def __init__(self, fields: FieldEmbedder, known: KnownItems, own: Tensor, width: int, outputs: int) -> None:
+    def __init__(
+        self,
+        fields: FieldEmbedder,
+        known: KnownItems,
+        own: Tensor,
+        width: int,
+        outputs: int,
+        ties: Ties | None = None,
+    ) -> None:
         """`own` are initial values, as wide as the fields' sum; the part for biases starts at 0."""
         super().__init__()
-        self.fields, self.known, self.width = fields, known, width
-        self._outputs = outputs
+        self.fields, self.known, self.ties = fields, known, ties
+        self.width = width + (0 if ties is None else ties.width)
+        self._learned, self._outputs = width, outputs
         self.own = nn.Parameter(own)
         self.own.data[:, width : width + outputs] = 0.0
 
@@ -90,5 +120,8 @@ class ItemFactors(nn.Module):
         """The batch's distinct items."""
         known_N = self.known(item_N)
         whole_NW = self.fields(features) + self.own.index_select(0, known_N) * (known_N > 0).unsqueeze(-1)
-        chosen = self.width + self._outputs
-        return ItemVectors(whole_NW[:, : self.width], whole_NW[:, self.width : chosen], whole_NW[:, chosen:])
+        bias, chosen = self._learned, self._learned + self._outputs
+        vectors_ND = whole_NW[:, :bias]
+        if self.ties is not None:
+            vectors_ND = torch.cat([vectors_ND, self.ties(features)], dim=1)
+        return ItemVectors(vectors_ND, whole_NW[:, bias:chosen], whole_NW[:, chosen:])

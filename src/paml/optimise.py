@@ -15,7 +15,7 @@ _FREE = re.compile(r"_members\.\d+\.((rates|inner)\.|network\.decision\.shared)"
 
 def make_optimizer(ensemble: Ensemble, recipe: Recipe) -> torch.optim.Optimizer:
     """Adam or AdamW over all members; rates, what is no matrix, and the layers' biases do not decay."""
-    named = list(ensemble.named_parameters())
+    named = [(name, parameter) for name, parameter in ensemble.named_parameters() if parameter.requires_grad]
     decays = [parameter for name, parameter in named if parameter.ndim > 1 and not _FREE.match(name)]
     others = [parameter for name, parameter in named if parameter.ndim < 2 or _FREE.match(name)]
     groups = [{"params": decays, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]

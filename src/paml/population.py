@@ -46,8 +46,10 @@ class Population:
     def __init__(self, major_P: np.ndarray, rate_P: np.ndarray, h_PH: np.ndarray) -> None:
         self.major_P, self.rate_P, self.h_PH = major_P, rate_P, h_PH
         self._sorted_P = np.sort(rate_P)
-        # a fixed rate is one value: NumPy then makes bins of some width around it
-        self._edges = np.histogram_bin_edges(rate_P, BINS)
+        low, high = float(rate_P.min()), float(rate_P.max())
+        # at least a hundredth of the rates' size: a fixed rate is one value, and personal ones may nearly be
+        wider = max(0.01 * max(abs(high), 1e-6) - (high - low), 0.0) / 2
+        self._edges = np.linspace(low - wider, high + wider, BINS + 1)
         self._major, self._minor = (
             tuple(np.histogram(rate_P[group], self._edges)[0].tolist()) for group in (major_P, ~major_P)
         )

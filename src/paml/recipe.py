@@ -49,6 +49,12 @@ class Recipe(Settings):
         0.0, ge=0, description="the same of the fields' parts of sums (network=factors); 0: they say nothing at first"
     )
     item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
+    ties: Names = Field(
+        (),
+        description="item fields such as author: what a user's rating of one item says of others with the same value",
+    )
+    tie_size: int = Field(64, gt=0, description="size of the random vectors that stand for the values of ties")
+    tie_strength: float = Field(2.0, gt=0, description="how strong ties are at first; it is learned")
     start_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
     start_items: int = Field(
         0, ge=0, description="size of vectors by which the choice of rated items says where a user starts; 0 for none"
