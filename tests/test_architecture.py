@@ -71,6 +71,7 @@ FLOORS = [
     ["serve"],
     ["cli_serve"],
     ["cli"],
+    ["__main__"],
 ]
 
 

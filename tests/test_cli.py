@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def run(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from paml.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-m", "paml", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False)
 
 
