@@ -17,6 +17,7 @@ from paml.generate import DataShape
 from paml.items import Ties
 from paml.learner import Ensemble
 from paml.methods import build_ensemble, build_learner, fit_to_data
+from paml.objectives import query_loss, regularised_query_loss
 from paml.recipe import load_recipe
 
 
@@ -144,6 +145,25 @@ def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.Prep
         assert not torch.allclose(after.strength, before.strength)
 
 
+@pytest.mark.parametrize("gamma", [None, 0.1])
+def test_the_outer_loss_overlooks_a_share_of_the_users_level(gamma: float | None, world: paml.PreparedData) -> None:
+    learner, batch = ensemble_of(world, "paml", members=1).members[0], test_batch(world)
+    query = batch.query
+    with torch.no_grad():
+        out_BR = learner.outputs(learner.adapt(learner.embed(batch)), query).squeeze(-1)
+        rows = [query.mask_BR[b] > 0 for b in range(len(out_BR))]
+        errors = [(out_BR[b] - query.y_BR[b])[rows[b]] for b in range(len(out_BR))]
+        whole, half = (
+            query_loss(learner, batch, share) if gamma is None else regularised_query_loss(gamma, share)(learner, batch)
+            for share in (0.0, 0.5)
+        )
+    levels = torch.stack([error.mean() ** 2 for error in errors]).mean()
+    assert float(levels) > 0.01
+    assert float(half) == pytest.approx(float(whole - 0.5 * levels), rel=1e-5)
+    if gamma is None:
+        assert float(whole) == pytest.approx(float(torch.stack([(e**2).mean() for e in errors]).mean()), rel=1e-5)
+
+
 def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.PreparedData) -> None:
     head = build_learner(
         "ridge", DataShape.of(world), load_recipe("tuned", "ridge", {}), torch.Generator().manual_seed(0)
@@ -165,6 +185,8 @@ def test_wrong_networks_are_refused(world: paml.PreparedData) -> None:
         ensemble_of(world, network="fields")
     with pytest.raises(paml.SettingsError, match="head 'classes' has no closed form; use head=value"):
         ensemble_of(world, head="classes")
+    with pytest.raises(paml.SettingsError, match="overlook needs a squared error; use head=value, or set overlook=0"):
+        ensemble_of(world, "melu", head="classes", overlook=0.5)
     for name in ("drector", "year", "gender"):  # misspelt, a number, a user's
         with pytest.raises(paml.SettingsError, match=f"ties: '{name}' is no item field with values"):
             ensemble_of(world, ties=name)

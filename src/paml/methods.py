@@ -13,6 +13,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -59,14 +60,22 @@ def _with_memory(network: Network, recipe: Recipe, rng: torch.Generator) -> Rate
     return MemoryRate(_personal(network, recipe, rng), network.user.width, recipe)
 
 
+def _query_loss(recipe: Recipe) -> Objective:
+    return partial(query_loss, overlook=recipe.overlook)
+
+
+def _regularised(recipe: Recipe) -> Objective:
+    return regularised_query_loss(recipe.gamma, recipe.overlook)
+
+
 METHODS: dict[str, Method] = {
-    "melu": Method("MAML with one fixed rate", _fixed, lambda recipe: query_loss),
-    "meta_sgd": Method("one learned rate per parameter", _per_parameter, lambda recipe: query_loss),
+    "melu": Method("MAML with one fixed rate", _fixed, _query_loss),
+    "meta_sgd": Method("one learned rate per parameter", _per_parameter, _query_loss),
     "transfer": Method("pooled training, fine-tuning per user", _fixed, lambda recipe: pooled_loss),
-    "paml": Method("a rate per user", _personal, lambda recipe: query_loss),
-    "at_paml": Method("a rate per user, with similar users' rates", _with_memory, lambda recipe: query_loss),
-    "reg_paml": Method("a rate per user, regularised", _personal, lambda recipe: regularised_query_loss(recipe.gamma)),
-    "ridge": Method("the last layer solved, a prior per user", _personal, lambda recipe: query_loss, solved=True),
+    "paml": Method("a rate per user", _personal, _query_loss),
+    "at_paml": Method("a rate per user, with similar users' rates", _with_memory, _query_loss),
+    "reg_paml": Method("a rate per user, regularised", _personal, _regularised),
+    "ridge": Method("the last layer solved, a prior per user", _personal, _query_loss, solved=True),
 }
 
 
@@ -85,6 +94,8 @@ def find_method(name: str) -> Method:
 def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Learner:
     """An untrained learner, generated from the schema and the vocabulary sizes."""
     head = head_for(recipe.head, shape.schema.target, pressed=recipe.on_scale)
+    if recipe.overlook and not isinstance(head, ValueHead):
+        raise SettingsError("overlook needs a squared error", remedy="use head=value, or set overlook=0")
     network = build_network(shape, recipe, head.outputs, rng)
     if recipe.start_at_mean:
         with torch.no_grad():

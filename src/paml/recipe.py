@@ -71,6 +71,9 @@ class Recipe(Settings):
         0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"
     )
     first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
+    overlook: float = Field(
+        0.0, ge=0, lt=1, description="share of a user's squared mean error that the outer loss leaves out"
+    )
     gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
 
     memory_size: int = Field(10_000, gt=0, description="nodes of AT-PAML's memory")
