@@ -43,6 +43,8 @@ def test_the_data_has_the_last_word(tmp_path: Path) -> None:
     found = [load_recipe(path, method, {}, source, target).epochs for method, source, target in asked]
     assert found == [1, 2, 3, 4]
     assert load_recipe(path, "melu", {"epochs": 5}, "ml-1m").epochs == 5
+    path.write_text(path.read_text() + "[source.ml-1m.method.melu]\nepochs = 6\n")
+    assert [load_recipe(path, method, {}, "ml-1m").epochs for method in ("paml", "melu")] == [4, 6]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,12 @@ def test_the_data_has_the_last_word(tmp_path: Path) -> None:
         ("method = 3", r"own.toml: 'method' is not a table of tables; write \[method.NAME\]"),
         ("[source]\nhidden = [8]", r"own.toml: 'source' is not a table of tables"),
         ("[method.melu]\ngama = 1", r"own.toml: unknown setting 'gama'; did you mean 'gamma'"),
+        (
+            "[source.ml-1m.method]\nepochs = 3",
+            r"'source.ml-1m.method' is not a table of tables; write \[source.ml-1m.method.NAME\]",
+        ),
+        ("[source.ml-1m.method.melu]\ngama = 1", r"own.toml: unknown setting 'gama'; did you mean 'gamma'"),
+        ("[target.click.method.melu]\ngamma = 1", r"own.toml: unknown setting 'method'"),
         ("[method.melu.deeper]\nx = 1", r"own.toml: unknown setting 'deeper'"),
     ],
 )

@@ -1,7 +1,8 @@
 """Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`, others in files of your own.
 
 A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
-by method, by kind of target (rating, click) and by data set; later ones have the last word.
+by method, by kind of target (rating, click) and by data set; later ones have the last word, and the very last has
+`[source.NAME.method.NAME]`.
 """
 
 import hashlib
@@ -121,6 +122,7 @@ def load_recipe(
     tables = {kind: values.pop(kind, {}) for kind in TABLES}
     for kind, name in zip(TABLES, (method, target, source), strict=True):
         values |= tables[kind].get(name, {})
+    values |= values.pop("method", {}).get(method, {})
     return build(Recipe, {**values, **overrides})
 
 
@@ -145,13 +147,21 @@ def _read(recipe: str | Path) -> dict[str, Any]:
     common = {name: value for name, value in values.items() if name not in TABLES}
     parts = [common]
     for kind in TABLES:
-        tables = values.get(kind, {})
-        if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-            raise SettingsError(f"'{kind}' is not a table of tables", where=path, remedy=f"write [{kind}.NAME]")
-        parts += [{**common, **table} for table in tables.values()]
+        for name, table in _tables(values, kind, kind, path).items():
+            within = _tables(table, "method", f"{kind}.{name}.method", path) if kind == "source" else {}
+            own = {setting: value for setting, value in table.items() if not within or setting != "method"}
+            parts += [{**common, **own}, *({**common, **own, **one} for one in within.values())]
     for part in parts:
         try:
             build(Recipe, part)
         except SettingsError as error:
             raise SettingsError(error.what, where=path, remedy=error.remedy) from None
     return values
+
+
+def _tables(values: Mapping[str, Any], key: str, name: str, path: Path) -> dict[str, dict[str, Any]]:
+    """The tables under a key; what is there must be tables."""
+    tables = values.get(key, {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise SettingsError(f"'{name}' is not a table of tables", where=path, remedy=f"write [{name}.NAME]")
+    return tables
