@@ -23,9 +23,12 @@ SEEDS = 3
 SHORT = {"members": 1, "epochs": 8}
 METHODS = ("melu", "meta_sgd", "paml", "at_paml", "reg_paml", "ridge")
 RATES = {
-    "melu": "fixed rate, 0.2",
-    "melu inner_rate=0.43": "fixed rate, 0.43: the mean of PAML's",
+    "melu": "fixed rate, 0.5: what PAML's become",
+    "melu inner_rate=0.2": "fixed rate, 0.2",
     "melu inner_rate=0.8": "fixed rate, 0.8",
+    "paml rate_scale=1": "own rate, at most 1 instead of 0.5",
+    "paml overlook=0": "own rate, levels not overlooked",
+    "melu overlook=0 inner_rate=0.38": "the same with a fixed rate, 0.38: the mean of those",
     "meta_sgd": "a rate per parameter",
     "at_paml": "own rate and memory",
     "reg_paml": "own rate and regulariser, gamma 0.001",
@@ -42,6 +45,7 @@ INGREDIENTS = {
     "weight_decay": ("weight_decay=0", "weight decay"),
     "schedule": ("schedule=constant", "falling outer rate"),
     "average": ("average=0", "averaged weights"),
+    "overlook": ("overlook=0", "levels overlooked"),
 }
 BARE = " ".join(["ridge", *(without for without, _ in INGREDIENTS.values())])
 
