@@ -76,8 +76,11 @@ def test_threads_share_a_stack(run: paml.Run) -> None:
             np.testing.assert_array_equal(found, right)
 
 
-def test_few_members_and_a_memory_are_not_stacked(run_of: RunOf) -> None:
-    few = run_of("rating", "ridge").predictor.members
-    assert len(few) < FEWEST_MEMBERS
+def test_few_members_large_ones_and_a_memory_are_not_stacked(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = run_of("rating", "ridge").predictor.members, larger(run_of("rating", "ridge")).predictor.members
+    assert len(few) < FEWEST_MEMBERS <= len(many)
     assert not Stack.suits(few)
+    assert Stack.suits(many)
+    monkeypatch.setattr("paml.stack.MOST_NUMBERS", many[0].items.vectors_ND.numel())
+    assert not Stack.suits(many)
     assert not Stack.suits(larger(run_of("rating", "at_paml")).predictor.members)

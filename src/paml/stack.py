@@ -28,6 +28,7 @@ from paml.rates import rate_per_user
 
 Tensors = dict[str, Tensor]
 FEWEST_MEMBERS, MOST_USERS = 4, 2  # where stacking is faster than one by one: measured on two cores
+MOST_NUMBERS = 1 << 24  # in all members' item vectors, which are kept twice; with more, arithmetic counts anyway
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,10 @@ class Stack:
 
     @staticmethod
     def suits(members: Sequence[Member]) -> bool:
-        """Whether there are enough of them; a memory of users is searched by other means than torch's."""
-        return len(members) >= FEWEST_MEMBERS and not isinstance(members[0].learner.rates, MemoryRate)
+        """Whether it helps, and can be done: a memory of users is searched by other means than torch's."""
+        numbers = len(members) * members[0].items.vectors_ND.numel()
+        has_memory = isinstance(members[0].learner.rates, MemoryRate)
+        return len(members) >= FEWEST_MEMBERS and numbers <= MOST_NUMBERS and not has_memory
 
     @torch.no_grad()
     def __init__(self, members: Sequence[Member]) -> None:
