@@ -69,7 +69,7 @@ def main() -> None:
         data, METHODS, SEEDS, "tuned", out=out, baselines=[], variants=variants, settings=SHORT, progress=for_terminal()
     )
     rows = pl.read_parquet(out / "rows.parquet")
-    rate_table(rows, "paml", RATES, "PAML")
+    rate_table(rows)
     print("\n| closed-form ridge | MSE with it alone | it brings | 95 % | MSE without it | it brings | 95 % |")
     print("|---|---:|---:|---|---:|---:|---|")
     print(f"| nothing / everything | {error(rows, BARE):.4f} | | | {error(rows, 'ridge'):.4f} | | |")
@@ -79,14 +79,14 @@ def main() -> None:
         print(f"| {words} | {error(rows, alone):.4f} | {cells(gain)} | {error(rows, without):.4f} | {cells(loss)} |")
 
 
-def rate_table(rows: pl.DataFrame, reference: str, others: dict[str, str], title: str) -> None:
-    """Rates and errors beside those of a reference."""
+def rate_table(rows: pl.DataFrame) -> None:
+    """Rates and errors beside PAML's."""
     minor = rows.filter(pl.col("group") == "minor")
-    print(f"\n| against {title} | rates of users | MSE | difference | 95 % | minor users: difference | 95 % |")
+    print("| against PAML | rates of users | MSE | difference | 95 % | minor users: difference | 95 % |")
     print("|---|---|---:|---:|---|---:|---|")
-    print(f"| own rate alpha'(h) | {rates(rows, reference)} | {error(rows, reference):.4f} | | | | |")
-    for name, words in others.items():
-        print(f"| {words} | {rates(rows, name)} | {error(rows, name):.4f} | {both(rows, minor, name, reference)} |")
+    print(f"| own rate alpha'(h) (PAML) | {rates(rows, 'paml')} | {error(rows, 'paml'):.4f} | | | | |")
+    for name, words in RATES.items():
+        print(f"| {words} | {rates(rows, name)} | {error(rows, name):.4f} | {both(rows, minor, name)} |")
 
 
 def rates(rows: pl.DataFrame, name: str) -> str:
@@ -103,9 +103,9 @@ def error(rows: pl.DataFrame, name: str) -> float:
     return float(chosen.group_by("seed").agg(pl.col("mse").mean())["mse"].mean())  # type: ignore[arg-type]
 
 
-def both(rows: pl.DataFrame, minor: pl.DataFrame, name: str, reference: str) -> str:
-    """The difference of all users and of minor users."""
-    return " | ".join(cells(paired(part, name, reference, "mse")) for part in (rows, minor))
+def both(rows: pl.DataFrame, minor: pl.DataFrame, name: str) -> str:
+    """The difference from PAML of all users and of minor users."""
+    return " | ".join(cells(paired(part, name, "paml", "mse")) for part in (rows, minor))
 
 
 def cells(found: Paired) -> str:
