@@ -94,14 +94,15 @@ def find_method(name: str) -> Method:
 def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Learner:
     """An untrained learner, generated from the schema and the vocabulary sizes."""
     head = head_for(recipe.head, shape.schema.target, pressed=recipe.on_scale)
+    found = find_method(method)
+    inner = _inner(found, head, recipe)
     if recipe.overlook and not isinstance(head, ValueHead):
         raise SettingsError("overlook needs a squared error", remedy="use head=value, or set overlook=0")
     network = build_network(shape, recipe, head.outputs, rng)
     if recipe.start_at_mean:
         with torch.no_grad():
             network.decision.shared[-1][-1].copy_(head.start(shape.training_mean))
-    found = find_method(method)
-    return Learner(network, found.rate(network, recipe, rng), _inner(found, head, recipe), head)
+    return Learner(network, found.rate(network, recipe, rng), inner, head)
 
 
 def build_ensemble(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Ensemble:
