@@ -1,7 +1,7 @@
 """An ensemble's members as one: their weights stacked, and every operation started once for all of them.
 
 A newcomer's arithmetic is tiny, and the time goes into starting some hundred operations per member. `torch.func.vmap`
-runs the learners' own code over stacked weights: nothing is written twice, and twelve members take little more than five.
+runs the learners' own code over stacked weights: nothing is written twice; twelve members cost little more than five.
 That is for one user; with many at once, arithmetic counts, and stacked products are slower than single ones.
 
 Legend: M members, B users, I all items, R rows, K outputs.
