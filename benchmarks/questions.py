@@ -105,7 +105,7 @@ class Interview:
     def __init__(self, run: paml.Run, data: paml.PreparedData, split: Split) -> None:
         self._predictor, self._tasks = run.predictor, Tasks.of(data, split)
         self._item, self._target = np.asarray(data.array("item")), np.asarray(data.array("target"))
-        self._users, self._items = FeatureTable(data, "user", run.settings.fields), data.manifest.items
+        self._users, self._items = FeatureTable.of(data, "user", run.settings.fields), data.manifest.items
         end = int(data.array("offsets")[data.manifest.splits["train"][1]])
         count_I = np.bincount(self._item[:end], minlength=self._items).clip(1)
         first_I, second_I = (

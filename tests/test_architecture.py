@@ -19,6 +19,7 @@ FLOORS = [
     ["data.columns"],
     ["data.roles"],
     ["data.guess"],
+    ["data.keys"],
     ["data.prepare", "data.resplit", "data.inspect", "data.describe", "data"],
     ["acquaintance"],
     ["data.batches", "catalogue"],

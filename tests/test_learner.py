@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -116,7 +118,7 @@ def test_ties_are_as_strong_as_the_values_that_two_items_share() -> None:
     ties = Ties(values, 1.0)
     ties.strength.data = torch.tensor([2.0, 1.0])
     author, year = torch.tensor([1, 1, 2, 0, 0]), torch.tensor([3, 3, 3, 4, 5])
-    z_NW = ties(Features(5, {"author": author, "year": year}, {}, {}))
+    z_NW = ties(Features(5, {}, {}, {}, keys=Features(5, {"author": author, "year": year}, {}, {})))
     same_NN = 4.0 * (author == author.unsqueeze(1)) * (author > 0) + 1.0 * (year == year.unsqueeze(1))
     assert torch.allclose(z_NW @ z_NW.T, same_NN, atol=0.15)
 
@@ -131,6 +133,20 @@ def test_a_rating_tells_about_items_that_are_tied(method: str, world: paml.Prepa
     raised_I = run.adapt({}, {items["item"][0]: 4}).scores() - run.adapt({}, {items["item"][0]: 3}).scores()
     assert tied_I.sum() > 1
     assert raised_I[tied_I].min() > raised_I[~tied_I].max()
+
+
+def test_ties_need_no_value_that_training_users_met(tmp_path: Path) -> None:
+    few = paml.prepare("synthetic", out=tmp_path / "few", users=40, items=1500, median_rows=2, min_interactions=2)
+    unmet_I = np.asarray(few.array("item.director")) == 0
+    items = few.items().select("item", "director").collect()
+    director = items.filter(pl.Series(unmet_I))["director"].drop_nulls().mode()[0]
+    tied_I = (items["director"] == director).to_numpy()
+    settings = {"ties": "director", "tie_size": 256, "embedding_scale": 1e-6, "start_items": 0, "members": 6}
+    run = paml.train(few, "melu", out=tmp_path / "run", settings={**settings, "epochs": 0})
+    first = items["item"][int(tied_I.argmax())]
+    raised_I = run.adapt({}, {first: 4}).scores() - run.adapt({}, {first: 3}).scores()
+    assert tied_I.sum() > 1
+    assert raised_I[tied_I].min() > np.median(raised_I[~tied_I]) + 10 * raised_I[~tied_I].std()
 
 
 def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.PreparedData, tmp_path: Path) -> None:

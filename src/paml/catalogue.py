@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paml.acquaintance import Acquaintance, find_acquaintance
 from paml.data.features import Features
+from paml.data.keys import key_table, plain
 from paml.data.prepared import PreparedData, Vocabulary
 from paml.data.schema import Kind, Schema
 from paml.data.vocabulary import Categories, Scaling
@@ -50,7 +51,7 @@ class Catalogue:
         self._sorted = sorted(self.ids)
         text = pl.concat_str(pl.Series(self.titles), pl.lit(" "), table["item"])
         self._known_first = (
-            pl.select(_plain(text).alias("text"), pl.Series("ratings", self.ratings_I))
+            pl.select(plain(text).alias("text"), pl.Series("ratings", self.ratings_I))
             .with_row_index("row")
             .sort("ratings", descending=True, maintain_order=True)
         )
@@ -98,7 +99,7 @@ class Catalogue:
         """
         if limit < 1:
             raise SettingsError(f"limit {limit} of a search", remedy="expected 1 or more")
-        words = pl.select(_plain(pl.lit(text[:LONGEST_QUERY]))).item().split()
+        words = pl.select(plain(pl.lit(text[:LONGEST_QUERY]))).item().split()
         found = self._known_first
         if words:
             found = found.filter(pl.all_horizontal(pl.col("text").str.contains(word, literal=True) for word in words))
@@ -108,7 +109,7 @@ class Catalogue:
             rows = [exact, *(row for row in rows if row != exact)][:limit]
         return [self[row] for row in rows]
 
-    def features(self, schema: Schema, vocabulary: Vocabulary) -> tuple[Features, Tensor]:
+    def features(self, schema: Schema, vocabulary: Vocabulary, ties: Sequence[str]) -> tuple[Features, Tensor]:
         """The content of all items, encoded as in training, and their rows."""
         codes, bags, numbers = {}, {}, {}
         for field in schema.features("item"):
@@ -121,7 +122,9 @@ class Catalogue:
                 bags[field.name] = torch.from_numpy(flat.copy()), torch.from_numpy(offsets[:-1].copy())
             else:
                 codes[field.name] = torch.from_numpy(encoder.encode(column).copy())
-        return Features(len(self), codes, bags, numbers), torch.arange(len(self))
+        tied = [field for field in schema.features("item") if field.name in ties]
+        keys = key_table(self._table, tied).rows(np.arange(len(self))) if tied else None
+        return Features(len(self), codes, bags, numbers, keys), torch.arange(len(self))
 
     def _remedy(self, item: object) -> str:
         """The item whose title has the same words, or whose id begins alike; cheap, however long the text."""
@@ -150,8 +153,3 @@ def write_catalogue(data: PreparedData, path: Path, seed: int) -> None:
         pl.Series(VECTOR, known.vectors_IR.numpy()),
     )
     write_table(path, data.items().collect().with_columns(columns))
-
-
-def _plain(text: pl.Expr) -> pl.Expr:
-    """Lower case without accents."""
-    return text.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()

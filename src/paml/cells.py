@@ -113,7 +113,7 @@ def _run_method(
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
-    loader = Loader(Withheld(data, "query"), device)
+    loader = Loader(Withheld(data, "query"), device, ties=run.ensemble.ties)
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)

@@ -22,7 +22,7 @@ def evaluate_ensemble(ensemble: Ensemble, data: PreparedData, split: Split = "te
 
     Users are taken a few thousand at a time, so that memory does not grow with their number.
     """
-    loader, tasks = Loader(data, next(ensemble.parameters()).device), Tasks.of(data, split)
+    loader, tasks = Loader(data, next(ensemble.parameters()).device, ties=ensemble.ties), Tasks.of(data, split)
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
     return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 

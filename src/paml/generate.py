@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from paml.data.keys import KEYS
 from paml.data.prepared import PreparedData, Side
 from paml.data.schema import Kind, Schema
 from paml.errors import SettingsError, nearest
@@ -85,7 +86,6 @@ def _ties(shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Ties:
     for name in recipe.ties:
         if name not in fields:
             raise SettingsError(f"ties: '{name}' is no item field with values", remedy=nearest(name, fields))
-    chosen, size = [fields[name] for name in recipe.ties], recipe.tie_size
-    return Ties(
-        FieldEmbedder(chosen, shape.sizes("item"), size, size**-0.5, rng, bags=recipe.bags), recipe.tie_strength
-    )
+    size, keys = recipe.tie_size, dict.fromkeys(recipe.ties, KEYS + 1)
+    values = FieldEmbedder([fields[name] for name in recipe.ties], keys, size, size**-0.5, rng, bags=recipe.bags)
+    return Ties(values, recipe.tie_strength)

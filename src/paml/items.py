@@ -77,19 +77,25 @@ class Ties(nn.Module):
 
     The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
     user's own weights of z are then a taste for single values: what one book by an author told is expected of the
-    next, though no training user may have rated the two. The strengths s_f are learned.
+    next, though no training user may have rated the two, nor know the author. The strengths s_f are learned.
     """
 
     def __init__(self, values: FieldEmbedder, strength: float) -> None:
-        """`values` has the fields' random vectors side by side."""
+        """`values` has the random vectors of the fields' keys (data/keys.py) side by side."""
         super().__init__()
         self.values = values.requires_grad_(False)
         self.strength = nn.Parameter(torch.full((len(values.fields),), strength))
         self.width = values.width // len(values.fields)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields."""
+        return tuple(field.name for field in self.values.fields)
+
     def forward(self, features: Features) -> Tensor:
         """z, (N, width)."""
-        value_NFW: Tensor = self.values(features).view(features.count, len(self.strength), self.width)
+        assert features.keys is not None, "items that are tied need the keys of their values"
+        value_NFW: Tensor = self.values(features.keys).view(features.count, len(self.strength), self.width)
         return (value_NFW * self.strength.view(1, -1, 1)).sum(dim=1)
 
 

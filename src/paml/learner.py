@@ -15,6 +15,7 @@ from paml.data.batches import RowBlock, TensorBatch
 from paml.data.features import Features
 from paml.heads import Head, user_loss
 from paml.inner import Inner
+from paml.items import ItemFactors
 from paml.layers import ItemInput, TableInput
 from paml.model import Embedded, Network
 from paml.rates import RateSource, rate_per_user
@@ -95,6 +96,12 @@ class Ensemble(nn.Module):
     def members(self) -> list[Learner]:
         """All of them; the first stands for them where one is looked at."""
         return [member for member in self._members if isinstance(member, Learner)]
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """The item fields by which items are tied."""
+        items = self.members[0].network.items
+        return items.ties.names if isinstance(items, ItemFactors) and items.ties is not None else ()
 
     def predict(self, batch: TensorBatch) -> tuple[Tensor, Tensor]:
         """Predictions of the query rows (B, R), and the users' rates (B)."""

@@ -84,7 +84,7 @@ def write_population(ensemble: Ensemble, data: PreparedData, schema: Schema, pat
     """Store a random sample of the training users: group, rate (mean over members), first member's embedding."""
     first, end = data.manifest.splits["train"]
     row_P = first + np.random.default_rng([seed, 4]).permutation(end - first)[:MOST_USERS]
-    features = FeatureTable(data, "user", schema)
+    features = FeatureTable.of(data, "user", schema)
     device = next(ensemble.parameters()).device
     rates, embeddings = [], []
     for start in range(0, len(row_P), USERS_AT_ONCE):

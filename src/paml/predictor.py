@@ -58,7 +58,7 @@ class Predictor:
         self.catalogue, self.population = catalogue, population
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
-        self._features, self._item_I = catalogue.features(schema, vocabulary)
+        self._features, self._item_I = catalogue.features(schema, vocabulary, ensemble.ties)
         members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
         self._stack = Stack(members) if Stack.suits(members) else None
         self.members = members if self._stack is None else self._stack.members

@@ -167,7 +167,8 @@ class _Trainer:
         self._optimizer = make_optimizer(self._ensemble, settings.recipe)
         self._average = Average(self._ensemble, settings.recipe.average)
         self._tasks, self._device = Tasks.of(data, "train"), device
-        self._loader = Loader(data, device, schema=settings.fields, end=int(self._tasks.offsets[-1]))
+        end, ties = int(self._tasks.offsets[-1]), settings.recipe.ties
+        self._loader = Loader(data, device, schema=settings.fields, end=end, ties=ties)
         # members see other episodes, else they would err alike: the same data in the same order leads to the same place
         streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.members))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]

@@ -3,13 +3,15 @@
 Legend: B users, R rows of a block, N distinct items.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paml.data.features import Features, FeatureTable
+from paml.data.keys import key_table
 from paml.data.prepared import PreparedData
 from paml.data.schema import Schema
 from paml.data.tasks import Block, TaskBatch
@@ -40,7 +42,8 @@ class TensorBatch:
 class Loader:
     """Turns task batches of one data set into tensors on a device.
 
-    `schema` says which fields are wanted, and `end` which rows may be read at all: those before it.
+    `schema` says which fields are wanted, `ties` by which of them items are tied, and `end` which rows may be read at
+    all: those before it.
     """
 
     def __init__(
@@ -50,8 +53,13 @@ class Loader:
         dtype: torch.dtype = torch.float32,
         schema: Schema | None = None,
         end: int | None = None,
+        ties: Sequence[str] = (),
     ) -> None:
-        self._users, self._items, context = (FeatureTable(data, side, schema) for side in ("user", "item", "context"))
+        self._users, self._items, context = (
+            FeatureTable.of(data, side, schema) for side in ("user", "item", "context")
+        )
+        tied = [field for field in self._items.fields if field.name in ties]
+        self._keys = key_table(data.items().select(ties).collect(), tied) if tied else None
         self._context = context if context.fields else None
         self._item, self._target = data.array("item"), data.array("target")
         self._device, self._dtype, self._end = torch.device(device), dtype, end
@@ -62,11 +70,14 @@ class Loader:
         row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
         assert self._end is None or row_BL.max() < self._end, "training read a row of another split"
         item_N, index = np.unique(self._item[row_BL], return_inverse=True)
+        items = self._items.rows(item_N)
+        if self._keys is not None:
+            items = replace(items, keys=self._keys.rows(item_N))
         index_BL = torch.from_numpy(index.reshape(row_BL.shape)).to(self._device)
         return TensorBatch(
             user_B=batch.user_B,
             users=self._users.rows(batch.user_B).to(self._device),
-            items=self._items.rows(item_N).to(self._device),
+            items=items.to(self._device),
             item_N=torch.from_numpy(item_N.astype(np.int64)).to(self._device),
             support=self._block(batch.support, index_BL[:, :S]),
             query=self._block(batch.query, index_BL[:, S:]),

@@ -1,6 +1,6 @@
 """Encoded fields of some users, items or rows as tensors, looked up in a prepared data set's arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,16 @@ from paml.data.schema import Field, Kind, Schema
 
 @dataclass(frozen=True)
 class Features:
-    """Fields of `count` rows: codes, bags of codes (laid end to end, with offsets) and numbers, by field name."""
+    """Fields of `count` rows: codes, bags of codes (laid end to end, with offsets) and numbers, by field name.
+
+    Items that are tied also have the keys of their values (keys.py), in place of codes.
+    """
 
     count: int
     codes: Mapping[str, Tensor]
     bags: Mapping[str, tuple[Tensor, Tensor]]
     numbers: Mapping[str, Tensor]
+    keys: "Features | None" = None
 
     def to(self, device: torch.device) -> "Features":
         """The same on another device."""
@@ -27,18 +31,26 @@ class Features:
             {name: value.to(device) for name, value in self.codes.items()},
             {name: (codes.to(device), offsets.to(device)) for name, (codes, offsets) in self.bags.items()},
             {name: value.to(device) for name, value in self.numbers.items()},
+            None if self.keys is None else self.keys.to(device),
         )
 
 
 class FeatureTable:
-    """The encoded fields of one side that a schema has; `rows` looks some up, with no work per row in Python."""
+    """Encoded fields of all users, items or rows; `rows` looks some up, with no work per row in Python."""
 
-    def __init__(self, data: PreparedData, side: Side, schema: Schema | None = None) -> None:
-        self.fields: tuple[Field, ...] = (schema or data.schema).features(side)
-        self._arrays = {field.name: data.array(f"{side}.{field.name}") for field in self.fields}
-        self._offsets = {
-            field.name: data.array(f"{side}.{field.name}.offsets") for field in self.fields if field.kind is Kind.MULTI
-        }
+    def __init__(
+        self, fields: Sequence[Field], arrays: Mapping[str, np.ndarray], offsets: Mapping[str, np.ndarray]
+    ) -> None:
+        """Arrays by field name; those of multi-valued fields are laid end to end, and have offsets."""
+        self.fields, self._arrays, self._offsets = tuple(fields), arrays, offsets
+
+    @classmethod
+    def of(cls, data: PreparedData, side: Side, schema: Schema | None = None) -> "FeatureTable":
+        """The fields of one side that a schema has."""
+        fields = (schema or data.schema).features(side)
+        arrays = {field.name: data.array(f"{side}.{field.name}") for field in fields}
+        multi = [field.name for field in fields if field.kind is Kind.MULTI]
+        return cls(fields, arrays, {name: data.array(f"{side}.{name}.offsets") for name in multi})
 
     def rows(self, rows: np.ndarray) -> Features:
         """The fields of the given rows, in their order."""

@@ -38,9 +38,7 @@ class Categories(Settings):
 
     def encode_lists(self, column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
         """Codes of a column of lists as (offsets of length rows + 1, codes laid end to end); unknown ones kept as 0."""
-        lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        flat = column.filter(column.list.len() > 0).explode()
+        offsets, flat = laid_out(column)
         return offsets, self.encode(flat)
 
 
@@ -58,6 +56,12 @@ class Scaling(Settings):
 
 
 Encoder = Categories | Scaling
+
+
+def laid_out(column: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """A column of lists as (offsets of length rows + 1, values laid end to end)."""
+    lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    return np.concatenate([[0], np.cumsum(lengths)]), column.filter(column.list.len() > 0).explode()
 
 
 def fit(field: Field, training: pl.Series) -> Encoder:
