@@ -36,15 +36,12 @@ class Step(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The last Newton step: d = H^-1 sum_j f_j (curvature_j f_j d_before - slope_j), a sum over the support rows."""
+    """The last Newton step: d = H^-1 sum_j f_j r_j, a sum over the support rows."""
 
     features_BSF: Tensor
-    factor_BFF: Tensor
-    """Cholesky factor of H."""
-    slope_BS: Tensor
     curvature_BS: Tensor
-    moved_BS: Tensor | None
-    """f_j d_before; None in the first step, from theta"""
+    residual_BS: Tensor
+    """r_j = curvature_j f_j d_before - slope_j"""
     level: Tensor
     """The constant among the features."""
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from paml.adapt import Adaptation, Rate, forward
 from paml.data.batches import RowBlock
 from paml.heads import Head
+from paml.inner import prior_variance, solve
 from paml.layers import AnyInput, SharedLayer
 from paml.learner import Adapted, Learner
 
@@ -79,11 +80,10 @@ def _pull(adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tens
     if adaptation.solution is not None and k == len(adaptation.layers) - 1:
         solution = adaptation.solution
         feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
-        key_FS = torch.cholesky_solve(solution.features_BSF[0].T, solution.factor_BFF[0])
-        residual_S = -solution.slope_BS[0]
-        if solution.moved_BS is not None:
-            residual_S = residual_S + (solution.curvature_BS * solution.moved_BS)[0]
-        last_RS1 = (feature_RF @ key_FS * residual_S).unsqueeze(-1)
+        assert isinstance(rate, Tensor)
+        own_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
+        key_1FS = solve(solution.features_BSF, solution.curvature_BS, own_1SS, prior_variance(rate).view(-1, 1, 1))
+        last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
         return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)  # outputs before the last are not moved
     for step in adaptation.steps:
         key, gradient_SK = step.inputs[k], step.gradients[k][0]

@@ -5,7 +5,8 @@ prior's variance alpha_i, which says how far the user's weights may lie from the
 
     w_i  =  theta + argmin_d  sum_j loss(x_j (theta + d), y_j) + |d|^2 / (2 alpha_i)
 
-For squared error that is ridge regression, exact after one Newton step; for clicks it takes a few.
+For squared error that is ridge regression, exact after one Newton step; for clicks it takes a few. A step is solved
+among the features or among the support rows, whichever are fewer.
 
 Legend: B users, S support rows, D inputs per row, C shared inputs, K outputs, F = D + 1 features of the last layer.
 """
@@ -20,6 +21,7 @@ from paml.heads import CurvedHead, Head
 from paml.layers import AnyInput, ItemInput, PersonalLayer, SharedLayer
 
 LEAST_VARIANCE = 1e-6
+LEAST_CURVATURE = 1e-12  # of a click that is as good as certain; its root has a finite slope
 
 
 class Inner(nn.Module):
@@ -86,27 +88,48 @@ class ClosedForm(Inner):
         out_BSK = out_BSK if offset_BSK is None else out_BSK + offset_BSK
         last = inputs[-1]
         features_BSF = torch.cat([last.x_BRD, self.level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
-        precision_B = 1 / rate.clamp(min=LEAST_VARIANCE)
-        d_BF = moved_BS = None  # at theta nothing has moved
-        solution = None
+        variance_B11 = prior_variance(rate).view(-1, 1, 1)
+        d_BF = solution = None
         for _ in range(self.steps):
-            if d_BF is not None:
+            if d_BF is None:  # at theta nothing has moved
+                # a view: gradients of slope and curvature add up before they reach the outputs, as in later steps
+                shifted_BSK = out_BSK.view_as(out_BSK)
+            else:
                 moved_BS = (features_BSF @ d_BF.unsqueeze(-1)).squeeze(-1)
-            # a view: gradients of slope and curvature add up before they reach the outputs, as in later steps
-            shifted_BSK = out_BSK.view_as(out_BSK) if moved_BS is None else _shifted(out_BSK, moved_BS)
-            slope_BS = self.head.row_gradient(shifted_BSK, y_BS)[..., -1]
+                shifted_BSK = _shifted(out_BSK, moved_BS)
+            residual_BS = -self.head.row_gradient(shifted_BSK, y_BS)[..., -1]
             curvature_BS = self.head.row_curvature(shifted_BSK, y_BS)
-            bent_BSF = features_BSF * curvature_BS.unsqueeze(-1)
-            prior_BF = precision_B.unsqueeze(-1).expand(-1, features_BSF.shape[-1])
-            factor_BFF = torch.linalg.cholesky(bent_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
-            gradient_BF = (slope_BS.unsqueeze(1) @ features_BSF).squeeze(1)
-            gradient_BF = gradient_BF if d_BF is None else gradient_BF + precision_B.unsqueeze(-1) * d_BF
-            step_BF = torch.cholesky_solve(gradient_BF.unsqueeze(-1), factor_BFF).squeeze(-1)
-            d_BF = -step_BF if d_BF is None else d_BF - step_BF
-            solution = Solution(features_BSF, factor_BFF, slope_BS, curvature_BS, moved_BS, self.level)
+            if d_BF is not None:
+                residual_BS = residual_BS + curvature_BS * moved_BS
+            d_BF = solve(features_BSF, curvature_BS, residual_BS.unsqueeze(-1), variance_B11).squeeze(-1)
+            solution = Solution(features_BSF, curvature_BS, residual_BS, self.level)
         if d_BF is None:
             return Adaptation(layers)
         return Adaptation((*layers[:-1], _moved(layers[-1], last, d_BF, self.level)), solution=solution)
+
+
+def prior_variance(rate: Tensor) -> Tensor:
+    """alpha_i, kept above 0."""
+    return rate.clamp(min=LEAST_VARIANCE)
+
+
+def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, variance_B11: Tensor) -> Tensor:
+    """H^-1 X^T r for H = X^T C X + 1 / alpha, X the features, C the curvatures; (B, F, N).
+
+    Among features by H's Cholesky factor; among rows, if these are fewer, as alpha X^T (1 + C G)^-1 r with the products
+    G = alpha X X^T, of which only the symmetric 1 + C^1/2 G C^1/2 is factorised (Woodbury).
+    """
+    B, S, F = features_BSF.shape
+    if F <= S:
+        bent_BSF = features_BSF * curvature_BS.unsqueeze(-1)
+        prior_BF = (1 / variance_B11).view(B, 1).expand(-1, F)
+        factor_BFF = torch.linalg.cholesky(bent_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
+        return torch.cholesky_solve(features_BSF.mT @ right_BSN, factor_BFF)
+    products_BSS = variance_B11 * (features_BSF @ features_BSF.mT)
+    root_BS1 = curvature_BS.clamp(min=LEAST_CURVATURE).sqrt().unsqueeze(-1)
+    inner_BSS = root_BS1 * products_BSS * root_BS1.mT + torch.eye(S, dtype=root_BS1.dtype, device=root_BS1.device)
+    explained_BSN = torch.cholesky_solve(root_BS1 * (products_BSS @ right_BSN), torch.linalg.cholesky(inner_BSS))
+    return variance_B11 * (features_BSF.mT @ (right_BSN - root_BS1 * explained_BSN))
 
 
 def _shifted(out_BSK: Tensor, moved_BS: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from paml.acquaintance import Acquaintance
 from paml.adapt import forward
 from paml.data.batches import RowBlock
 from paml.heads import ClickHead, Head, ValueHead
-from paml.inner import LEAST_VARIANCE, ClosedForm, GradientSteps
+from paml.inner import ClosedForm, GradientSteps, prior_variance
 from paml.learner import Adapted, Learner
 
 MOST_ITEMS = 4096  # best-known items that are considered: bounds the time per question in large catalogues
@@ -139,7 +139,7 @@ def _prior(learner: Learner, adapted: Adapted, shared_BC: Tensor) -> tuple[Tenso
     inner, rate = learner.inner, adapted.rate
     if isinstance(inner, ClosedForm):
         assert isinstance(rate, Tensor)
-        sd_B = rate.clamp(min=LEAST_VARIANCE).sqrt()
+        sd_B = prior_variance(rate).sqrt()
         return sd_B.view(-1, 1, 1), sd_B * inner.level
     assert isinstance(inner, GradientSteps)
     count_B = adapted.embedded.batch.support.mask_BR.sum(dim=1) + 1
