@@ -26,7 +26,7 @@ FLOORS = [
     ["newcomers"],
     ["heads", "recipe", "neighbours"],
     ["products", "fields"],
-    ["layers", "items", "start"],
+    ["layers", "ties", "items", "start"],
     ["metrics", "adapt"],
     ["model", "rates", "inner"],
     ["memory"],

@@ -1,6 +1,7 @@
 """Ensembles, averaged weights, item factors and starts: identities."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,18 @@ import torch
 import paml
 from paml.average import SOON, Average
 from paml.data.batches import Loader, TensorBatch
-from paml.data.features import Features
+from paml.data.features import Features, FeatureTable
+from paml.data.keys import key_table
 from paml.data.schema import Field, Kind
 from paml.data.tasks import Tasks
 from paml.fields import FieldEmbedder
 from paml.generate import DataShape
-from paml.items import Ties
+from paml.items import ItemFactors
 from paml.learner import Ensemble
 from paml.methods import build_ensemble, build_learner, fit_to_data
 from paml.objectives import query_loss, regularised_query_loss
 from paml.recipe import load_recipe
+from paml.ties import TiedTable, Ties
 
 
 def ensemble_of(data: paml.PreparedData, method: str = "ridge", **settings: object) -> Ensemble:
@@ -223,3 +226,26 @@ def test_members_have_episodes_of_their_own(
     run = paml.train(world, "ridge", out=tmp_path / "run", settings={"members": 2, "epochs": 1})
     first, second = (torch.cat([p.flatten() for p in member.parameters()]) for member in run.ensemble.members)
     assert not torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("bags", ["mean", "root"])
+def test_ties_that_are_not_written_out_say_the_same(bags: str, world: paml.PreparedData) -> None:
+    """The vectors of all items, some of them, and products with weights, as if ties were written out."""
+    ensemble = ensemble_of(world, members=1, ties="director,genre", tie_size=8, bags=bags)
+    network = ensemble.members[0].network
+    assert isinstance(network.items, ItemFactors)
+    index_I = np.arange(world.manifest.items)
+    keys = key_table(world.items().collect(), [f for f in world.schema.features("item") if f.name in ensemble.ties])
+    features = replace(FeatureTable.of(world, "item").rows(index_I), keys=keys.rows(index_I))
+    vectors_ID = network.items(features, torch.from_numpy(index_I)).vectors_ND
+    _, table = network.items.catalogue(features, torch.from_numpy(index_I))
+    assert isinstance(table, TiedTable)
+    assert table.width == vectors_ID.shape[1]
+    rows_R = torch.tensor([7, 3, 3, 0, len(index_I) - 1])
+    torch.testing.assert_close(table.rows(rows_R), vectors_ID[rows_R])
+    weights_ED, add_E1 = torch.randn(3, table.width), torch.randn(3, 1)
+    torch.testing.assert_close(table.products(weights_ED.mT), vectors_ID @ weights_ED.mT)
+    for items in (slice(None), slice(5, 20), slice(70, 200), slice(4, 4)):
+        torch.testing.assert_close(table.stretch(items), vectors_ID[items])
+        found_ER = table.stretch_times(weights_ED, add_E1, items)
+        torch.testing.assert_close(found_ER, weights_ED @ vectors_ID[items].mT + add_E1)

@@ -74,9 +74,19 @@ class FieldEmbedder(nn.Module):
             return projected
         return embedding(features.codes[field.name], self.tables[_key(field)])
 
+    def table(self, field: Field) -> Tensor:
+        """The embeddings of a field's codes."""
+        table: Tensor = self.tables[_key(field)]
+        return table
+
+    def share(self, count_n: Tensor, dtype: torch.dtype) -> Tensor:
+        """How much each of so many values counts."""
+        count_n = count_n.clamp(min=1).to(dtype)
+        return 1 / count_n if self._bags == "mean" else count_n.rsqrt()
+
     def _bag(self, table: Tensor, codes: Tensor, offsets: Tensor) -> Tensor:
         offsets = offsets.to(codes.dtype)
         if self._bags == "mean":
             return embedding_bag(codes, table, offsets, mode="mean")
-        count_n = torch.diff(offsets, append=offsets.new_tensor([len(codes)])).clamp(min=1)
-        return embedding_bag(codes, table, offsets, mode="sum") * count_n.to(table.dtype).rsqrt().unsqueeze(-1)
+        count_n = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
+        return embedding_bag(codes, table, offsets, mode="sum") * self.share(count_n, table.dtype).unsqueeze(-1)

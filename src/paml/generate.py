@@ -11,10 +11,11 @@ from paml.data.prepared import PreparedData, Side
 from paml.data.schema import Kind, Schema
 from paml.errors import SettingsError, nearest
 from paml.fields import FieldEmbedder
-from paml.items import ItemFactors, ItemFields, KnownItems, Ties
+from paml.items import ItemFactors, ItemFields, KnownItems
 from paml.model import Network
 from paml.recipe import Recipe
 from paml.start import Start
+from paml.ties import Ties
 
 
 @dataclass(frozen=True)

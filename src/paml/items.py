@@ -4,13 +4,15 @@ Legend: N distinct items of a batch, I all items, D width of an item's vector, K
 item says of the user.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from paml.data.features import Features
 from paml.fields import FieldEmbedder
+from paml.layers import ItemTable
+from paml.ties import Ties
 
 
 @dataclass(frozen=True)
@@ -72,33 +74,6 @@ class ItemFields(nn.Module):
         return ItemVectors(content_ND, self.bias.index_select(0, known_N) * (known_N > 0).unsqueeze(-1))
 
 
-class Ties(nn.Module):
-    """What ties items that share a value, such as an author: z_j = sum over fields f of s_f z_f(value of item j).
-
-    The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
-    user's own weights of z are then a taste for single values: what one book by an author told is expected of the
-    next, though no training user may have rated the two, nor know the author. The strengths s_f are learned.
-    """
-
-    def __init__(self, values: FieldEmbedder, strength: float) -> None:
-        """`values` has the random vectors of the fields' keys (data/keys.py) side by side."""
-        super().__init__()
-        self.values = values.requires_grad_(False)
-        self.strength = nn.Parameter(torch.full((len(values.fields),), strength))
-        self.width = values.width // len(values.fields)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields."""
-        return tuple(field.name for field in self.values.fields)
-
-    def forward(self, features: Features) -> Tensor:
-        """z, (N, width)."""
-        assert features.keys is not None, "items that are tied need the keys of their values"
-        value_NFW: Tensor = self.values(features.keys).view(features.count, len(self.strength), self.width)
-        return (value_NFW * self.strength.view(1, -1, 1)).sum(dim=1)
-
-
 class ItemFactors(nn.Module):
     """The sum of the item's own vector and its fields' vectors; vector, biases and choice are parts of the one sum.
 
@@ -118,16 +93,25 @@ class ItemFactors(nn.Module):
         super().__init__()
         self.fields, self.known, self.ties = fields, known, ties
         self.width = width + (0 if ties is None else ties.width)
-        self._learned, self._outputs = width, outputs
+        self._width, self._outputs = width, outputs
         self.own = nn.Parameter(own)
         self.own.data[:, width : width + outputs] = 0.0
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The batch's distinct items."""
+        items = self._learned(features, item_N)
+        if self.ties is None:
+            return items
+        return replace(items, vectors_ND=torch.cat([items.vectors_ND, self.ties(features)], dim=1))
+
+    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """All items; their ties are not written out, so that of vectors only what was learned is there."""
+        items = self._learned(features, item_I)
+        table = ItemTable(items.vectors_ND) if self.ties is None else self.ties.table(items.vectors_ND, features)
+        return items, table
+
+    def _learned(self, features: Features, item_N: Tensor) -> ItemVectors:
         known_N = self.known(item_N)
         whole_NW = self.fields(features) + self.own.index_select(0, known_N) * (known_N > 0).unsqueeze(-1)
-        bias, chosen = self._learned, self._learned + self._outputs
-        vectors_ND = whole_NW[:, :bias]
-        if self.ties is not None:
-            vectors_ND = torch.cat([vectors_ND, self.ties(features)], dim=1)
-        return ItemVectors(vectors_ND, whole_NW[:, bias:chosen], whole_NW[:, chosen:])
+        bias, chosen = self._width, self._width + self._outputs
+        return ItemVectors(whole_NW[:, :bias], whole_NW[:, bias:chosen], whole_NW[:, chosen:])

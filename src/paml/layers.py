@@ -60,8 +60,32 @@ class ItemTable:
         """Item vectors times the weights that belong to them, (N, K)."""
         if self._weights_DK is not weights_DK:
             self._weights_DK = weights_DK
-            self._products_NK = self.vectors_ND @ weights_DK[: self.vectors_ND.shape[1]]
+            self._products_NK = self._times(weights_DK[: self.width])
         return self._products_NK
+
+    @property
+    def width(self) -> int:
+        """D"""
+        return self.vectors_ND.shape[1]
+
+    def rows(self, index_R: Tensor) -> Tensor:
+        """The vectors of some items, (R, D)."""
+        return self.vectors_ND.index_select(0, index_R)
+
+    def stretch(self, items: slice) -> Tensor:
+        """The vectors of a stretch of the items, (R, D)."""
+        return self.vectors_ND[items]
+
+    def stretch_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
+        """A stretch of the items times E weights, and what is added to each, (E, R)."""
+        return torch.addmm(add_E1, weights_ED, self.vectors_ND[items].mT)
+
+    def detached(self) -> "ItemTable":
+        """The same as constants."""
+        return ItemTable(self.vectors_ND.detach())
+
+    def _times(self, weights_DK: Tensor) -> Tensor:
+        return self.vectors_ND @ weights_DK
 
 
 @dataclass(frozen=True)
@@ -76,7 +100,7 @@ class ItemInput:
     @cached_property
     def x_BRD(self) -> Tensor:
         """The rows written out; one tensor however often it is asked for."""
-        x_BRD = self._gather(self.table.vectors_ND)
+        x_BRD = self.table.rows(self.index_BR.flatten()).view(*self.index_BR.shape, self.table.width)
         return x_BRD if self.context_BRD is None else torch.cat([x_BRD, self.context_BRD], dim=-1)
 
     @cached_property
@@ -87,7 +111,7 @@ class ItemInput:
     def detached(self) -> "ItemInput":
         """The same as constants."""
         context_BRD = None if self.context_BRD is None else self.context_BRD.detach()
-        return ItemInput(ItemTable(self.table.vectors_ND.detach()), self.index_BR, self.shared_BC.detach(), context_BRD)
+        return ItemInput(self.table.detached(), self.index_BR, self.shared_BC.detach(), context_BRD)
 
     def project(self, weights: Weights) -> Tensor:
         """x W + shared W', each distinct item and each user multiplied once, (B, R, K)."""
@@ -95,7 +119,7 @@ class ItemInput:
         z_BRK = lookup(self.table.products(weights.rows_DK), self.index_BR, shared_BK)
         if self.context_BRD is None:
             return z_BRK
-        return z_BRK + self.context_BRD @ weights.rows_DK[self.table.vectors_ND.shape[1] :]
+        return z_BRK + self.context_BRD @ weights.rows_DK[self.table.width :]
 
     def attend(self, keys_BSD: Tensor) -> Tensor:
         """x X^T, (B, R, S)."""
@@ -107,14 +131,11 @@ class ItemInput:
 
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """The same of the items' vectors alone, without a context."""
-        return torch.baddbmm(shared_B1K, self.x_BRD[..., : self.table.vectors_ND.shape[1]], weights_BDK)
+        return torch.baddbmm(shared_B1K, self.x_BRD[..., : self.table.width], weights_BDK)
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """What a table says of the rows' items, (B, R, K)."""
-        return self._gather(table_NK)
-
-    def _gather(self, table: Tensor) -> Tensor:
-        return table.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, table.shape[1])
+        return table_NK.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, table_NK.shape[1])
 
 
 @dataclass(frozen=True)
@@ -132,7 +153,7 @@ class TableInput:
     @cached_property
     def x_BRD(self) -> Tensor:
         """The rows written out, for whoever needs them."""
-        x_BRD = self._vectors_RD.expand(len(self.shared_BC), -1, -1)
+        x_BRD = self.table.stretch(self.items).expand(len(self.shared_BC), -1, -1)
         if self.context_BD is None:
             return x_BRD
         return torch.cat([x_BRD, self.context_BD.unsqueeze(1).expand(-1, x_BRD.shape[1], -1)], dim=-1)
@@ -141,7 +162,7 @@ class TableInput:
         """x W + shared W', each item and each user multiplied once, (B, R, K)."""
         z_BK = self.shared_BC @ weights.shared_CK
         if self.context_BD is not None:
-            z_BK = z_BK + self.context_BD @ weights.rows_DK[self._vectors_RD.shape[1] :]
+            z_BK = z_BK + self.context_BD @ weights.rows_DK[self.table.width :]
         return self.table.products(weights.rows_DK)[self.items] + z_BK.unsqueeze(1)
 
     def attend(self, keys_BSD: Tensor) -> Tensor:
@@ -151,7 +172,7 @@ class TableInput:
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i and what is shared by a user's rows, (B, R, K)."""
         if self.context_BD is not None:
-            D = self._vectors_RD.shape[1]
+            D = self.table.width
             shared_B1K = shared_B1K + self.context_BD.unsqueeze(1) @ weights_BDK[:, D:]
             weights_BDK = weights_BDK[:, :D]
         return self.items_times(weights_BDK, shared_B1K)
@@ -159,16 +180,12 @@ class TableInput:
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """The same of the items' vectors alone, without a context: one product for all users."""
         B, D, K = weights_BDK.shape
-        all_ND = weights_BDK.mT.reshape(B * K, D)
-        return torch.addmm(shared_B1K.reshape(-1, 1), all_ND, self._vectors_RD.mT).view(B, K, -1).mT
+        weights_ED = weights_BDK.mT.reshape(B * K, D)
+        return self.table.stretch_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """What a table says of the rows' items, (1, R, K)."""
         return table_NK[self.items].unsqueeze(0)
-
-    @cached_property
-    def _vectors_RD(self) -> Tensor:
-        return self.table.vectors_ND[self.items]
 
 
 AnyInput = LayerInput | ItemInput | TableInput

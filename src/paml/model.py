@@ -17,6 +17,8 @@ from paml.items import ItemFactors, ItemFields, ItemVectors
 from paml.layers import ItemInput, ItemTable, TableInput, Weights
 from paml.start import Start
 
+MOST_NUMBERS = 1 << 20  # of ties that are written out for all items
+
 
 class DecisionLayers(nn.Module):
     """theta: fully connected layers with ReLU between them; what the inner step moves.
@@ -90,6 +92,13 @@ class Network(nn.Module):
         """Distinct items, and their products with the first layer, which are computed once."""
         items: ItemVectors = self.items(features, item_N)
         return items, ItemTable(items.vectors_ND)
+
+    def embed_catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """All items, for serving: ties of many items are not written out."""
+        items = self.items
+        if isinstance(items, ItemFactors) and items.ties is not None and len(item_I) * items.ties.width > MOST_NUMBERS:
+            return items.catalogue(features, item_I)
+        return self.embed_items(features, item_I)
 
     def embed(self, batch: TensorBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
         """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""

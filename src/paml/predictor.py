@@ -63,7 +63,7 @@ class Predictor:
         self._stack = Stack(members) if Stack.suits(members) else None
         self.members = members if self._stack is None else self._stack.members
         self._widest = max(
-            max(part.shape[1] for part in (member.table.vectors_ND, *_weights(member.learner)))
+            max(part.shape[1] for part in (member.items.vectors_ND, *_weights(member.learner)))
             for member in self.members
         )
         self.adapt()  # AT-PAML's index is built by its first search: now, and not while threads share it

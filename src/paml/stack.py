@@ -25,6 +25,7 @@ from paml.learner import Adapted, Learner
 from paml.memory import MemoryRate
 from paml.model import Embedded
 from paml.rates import rate_per_user
+from paml.ties import TiedTable
 
 Tensors = dict[str, Tensor]
 FEWEST_MEMBERS, MOST_USERS = 4, 2  # where stacking is faster than one by one: measured on two cores
@@ -43,7 +44,7 @@ class Member:
     @torch.no_grad()
     def of(cls, learner: Learner, features: Features, item_I: Tensor) -> "Member":
         """Every item's vector, and its products with theta."""
-        items, table = learner.network.embed_items(features, item_I)
+        items, table = learner.network.embed_catalogue(features, item_I)
         table.products(learner.network.decision.theta()[0].rows_DK)
         return cls(learner, items, table)
 
@@ -57,10 +58,11 @@ class Stack:
 
     @staticmethod
     def suits(members: Sequence[Member]) -> bool:
-        """Whether it helps, and can be done: a memory of users is searched by other means than torch's."""
+        """Whether it helps, and can be done: a memory is searched, and ties are looked up, by other means."""
         numbers = len(members) * members[0].items.vectors_ND.numel()
         has_memory = isinstance(members[0].learner.rates, MemoryRate)
-        return len(members) >= FEWEST_MEMBERS and numbers <= MOST_NUMBERS and not has_memory
+        has_ties = isinstance(members[0].table, TiedTable)
+        return len(members) >= FEWEST_MEMBERS and numbers <= MOST_NUMBERS and not has_memory and not has_ties
 
     @torch.no_grad()
     def __init__(self, members: Sequence[Member]) -> None:

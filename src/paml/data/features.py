@@ -24,6 +24,12 @@ class Features:
     numbers: Mapping[str, Tensor]
     keys: "Features | None" = None
 
+    def bag(self, name: str) -> tuple[Tensor, Tensor]:
+        """The codes of a field and where each row's begin; a single code is a bag of one."""
+        if name in self.bags:
+            return self.bags[name]
+        return self.codes[name], torch.arange(self.count, device=self.codes[name].device)
+
     def to(self, device: torch.device) -> "Features":
         """The same on another device."""
         return Features(
