@@ -65,12 +65,12 @@ def test_predictions_are_those_of_evaluation(target: str, method: str, run_of: R
 
 
 @pytest.mark.parametrize("method", ["melu", "ridge"])
-@pytest.mark.parametrize("most", [0, 1 << 20])
+@pytest.mark.parametrize("looked_up", [False, True])
 def test_ties_reach_predictions_and_reasons(
-    method: str, most: int, world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, looked_up: bool, world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the ties of all items are written out or not."""
-    monkeypatch.setattr("paml.model.MOST_NUMBERS", most)
+    monkeypatch.setattr("paml.ties.Ties.looked_up", lambda ties, items: looked_up)
     run = paml.train(world, method, out=tmp_path / "run", epochs=1, members=4, ties="director,genre")
     newcomers, queries, users = newcomers_of(world, 4)
     tasks = Tasks.of(world, "test").part(0, len(users))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paml.acquaintance import Acquaintance, find_acquaintance
 from paml.data.features import Features
-from paml.data.keys import key_table, plain
+from paml.data.keys import key_table
 from paml.data.prepared import PreparedData, Vocabulary
 from paml.data.schema import Kind, Schema
 from paml.data.vocabulary import Categories, Scaling
@@ -51,7 +51,7 @@ class Catalogue:
         self._sorted = sorted(self.ids)
         text = pl.concat_str(pl.Series(self.titles), pl.lit(" "), table["item"])
         self._known_first = (
-            pl.select(plain(text).alias("text"), pl.Series("ratings", self.ratings_I))
+            pl.select(_plain(text).alias("text"), pl.Series("ratings", self.ratings_I))
             .with_row_index("row")
             .sort("ratings", descending=True, maintain_order=True)
         )
@@ -99,7 +99,7 @@ class Catalogue:
         """
         if limit < 1:
             raise SettingsError(f"limit {limit} of a search", remedy="expected 1 or more")
-        words = pl.select(plain(pl.lit(text[:LONGEST_QUERY]))).item().split()
+        words = pl.select(_plain(pl.lit(text[:LONGEST_QUERY]))).item().split()
         found = self._known_first
         if words:
             found = found.filter(pl.all_horizontal(pl.col("text").str.contains(word, literal=True) for word in words))
@@ -153,3 +153,8 @@ def write_catalogue(data: PreparedData, path: Path, seed: int) -> None:
         pl.Series(VECTOR, known.vectors_IR.numpy()),
     )
     write_table(path, data.items().collect().with_columns(columns))
+
+
+def _plain(text: pl.Expr) -> pl.Expr:
+    """Lower case without accents."""
+    return text.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()

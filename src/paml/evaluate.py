@@ -17,12 +17,17 @@ BATCH_USERS = 64
 USERS_AT_ONCE = 4096
 
 
-def evaluate_ensemble(ensemble: Ensemble, data: PreparedData, split: Split = "test") -> pl.DataFrame:
+def evaluate_ensemble(
+    ensemble: Ensemble, data: PreparedData, split: Split = "test", loader: Loader | None = None
+) -> pl.DataFrame:
     """Adapt every user of a split on the stored support set and score the query set; the ensemble is not changed.
 
-    Users are taken a few thousand at a time, so that memory does not grow with their number.
+    Users are taken a few thousand at a time, so that memory does not grow with their number. Whoever evaluates again
+    and again gives a `loader` of the same data, with the ensemble's ties.
     """
-    loader, tasks = Loader(data, next(ensemble.parameters()).device, ties=ensemble.ties), Tasks.of(data, split)
+    tasks = Tasks.of(data, split)
+    if loader is None:
+        loader = Loader(data, next(ensemble.parameters()).device, ties=ensemble.ties)
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
     return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 

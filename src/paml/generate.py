@@ -87,6 +87,8 @@ def _ties(shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Ties:
     for name in recipe.ties:
         if name not in fields:
             raise SettingsError(f"ties: '{name}' is no item field with values", remedy=nearest(name, fields))
+    if len(set(recipe.ties)) < len(recipe.ties):
+        raise SettingsError(f"ties: {', '.join(recipe.ties)} names a field twice", remedy="name each field once")
     size, keys = recipe.tie_size, dict.fromkeys(recipe.ties, KEYS + 1)
     values = FieldEmbedder([fields[name] for name in recipe.ties], keys, size, size**-0.5, rng, bags=recipe.bags)
     return Ties(values, recipe.tie_strength)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from paml.data.features import Features
 from paml.fields import FieldEmbedder
-from paml.layers import ItemTable
-from paml.ties import Ties
+from paml.ties import TiedTable, Ties
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,11 @@ class ItemFactors(nn.Module):
             return items
         return replace(items, vectors_ND=torch.cat([items.vectors_ND, self.ties(features)], dim=1))
 
-    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
-        """All items; their ties are not written out, so that of vectors only what was learned is there."""
+    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, TiedTable]:
+        """All items, with ties that are not written out: their vectors are what was learned alone."""
+        assert self.ties is not None
         items = self._learned(features, item_I)
-        table = ItemTable(items.vectors_ND) if self.ties is None else self.ties.table(items.vectors_ND, features)
-        return items, table
+        return items, self.ties.table(items.vectors_ND, features)
 
     def _learned(self, features: Features, item_N: Tensor) -> ItemVectors:
         known_N = self.known(item_N)

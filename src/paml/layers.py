@@ -68,6 +68,11 @@ class ItemTable:
         """D"""
         return self.vectors_ND.shape[1]
 
+    @property
+    def shortest(self) -> int:
+        """How many items a stretch should have at least."""
+        return 1
+
     def rows(self, index_R: Tensor) -> Tensor:
         """The vectors of some items, (R, D)."""
         return self.vectors_ND.index_select(0, index_R)

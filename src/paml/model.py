@@ -17,8 +17,6 @@ from paml.items import ItemFactors, ItemFields, ItemVectors
 from paml.layers import ItemInput, ItemTable, TableInput, Weights
 from paml.start import Start
 
-MOST_NUMBERS = 1 << 20  # of ties that are written out for all items
-
 
 class DecisionLayers(nn.Module):
     """theta: fully connected layers with ReLU between them; what the inner step moves.
@@ -96,7 +94,7 @@ class Network(nn.Module):
     def embed_catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
         """All items, for serving: ties of many items are not written out."""
         items = self.items
-        if isinstance(items, ItemFactors) and items.ties is not None and len(item_I) * items.ties.width > MOST_NUMBERS:
+        if isinstance(items, ItemFactors) and items.ties is not None and items.ties.looked_up(len(item_I)):
             return items.catalogue(features, item_I)
         return self.embed_items(features, item_I)
 

@@ -1,6 +1,7 @@
 """A trained model in use: what is known of a new user in, an adapted user out, who predicts and ranks any items.
 
-All that does not depend on the user is computed once: every item's vector and its products with theta, per member.
+All that does not depend on the user is computed once: every item's vector (ties.py: of ties, every value's) and its
+products with theta, per member.
 Users are adapted by the learners' own `adapt`, the one of training and evaluation, any number in one call. Nothing is
 changed after loading, so threads may share a predictor and its users.
 
@@ -62,9 +63,10 @@ class Predictor:
         members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
         self._stack = Stack(members) if Stack.suits(members) else None
         self.members = members if self._stack is None else self._stack.members
-        self._widest = max(
-            max(part.shape[1] for part in (member.items.vectors_ND, *_weights(member.learner)))
-            for member in self.members
+        outputs = max(weights_DK.shape[1] for weights_DK in _weights(members[0].learner))
+        table = members[0].table
+        self._row_width, self._stretch_width = (
+            max(width, outputs) for width in (table.width, table.vectors_ND.shape[1])
         )
         self.adapt()  # AT-PAML's index is built by its first search: now, and not while threads share it
 
@@ -124,8 +126,8 @@ class Predictor:
     def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
         """Predictions for the same items and the same context of all users, one `Adapted` per member, (B, R)."""
         pairs = [*zip(self.members, adapted, strict=True)]
-        users = len(adapted[0].embedded.h_BH)
-        blocks = [self.block(part, context, users) for part in torch.split(index_R, self._rows_at_once(adapted))]
+        users, step = len(adapted[0].embedded.h_BH), self._rows_at_once(adapted, self._row_width)
+        blocks = [self.block(part, context, users) for part in torch.split(index_R, step)]
         outputs = (torch.stack([member.learner.outputs(one, block) for member, one in pairs]) for block in blocks)
         parts = [self._mean(out_MBRK) for out_MBRK in outputs]
         return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
@@ -133,7 +135,8 @@ class Predictor:
     @torch.inference_mode()
     def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
         """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
-        encoded, step = self.encoding.context([context or {}]), self._rows_at_once(adapted)
+        encoded = self.encoding.context([context or {}])
+        step = max(self._rows_at_once(adapted, self._stretch_width), self.members[0].table.shortest)
         stretches = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
         parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in stretches]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -158,10 +161,10 @@ class Predictor:
         predicted: Tensor = self.members[0].learner.head.predict(out_MBRK.flatten(0, 1))
         return predicted.view(out_MBRK.shape[:3]).mean(dim=0)
 
-    def _rows_at_once(self, adapted: Sequence[Adapted]) -> int:
+    def _rows_at_once(self, adapted: Sequence[Adapted], width: int) -> int:
         users, support = len(adapted[0].embedded.h_BH), adapted[0].embedded.batch.support.index_BR.shape[1]
         together = 1 if self._stack_for(users) is None else len(self.members)
-        return max(1, CELLS_AT_ONCE // (together * users * max(self._widest, support)))
+        return max(1, CELLS_AT_ONCE // (together * users * max(width, support)))
 
     def _stack_for(self, users: int) -> Stack | None:
         return self._stack if users <= MOST_USERS else None

@@ -3,7 +3,7 @@
     m_i  =  P(profile)  +  Q sum_j g_j / sqrt(n + 5)      over the n items j of the support set
 
 It is added to the last layer's weights of the item vectors, as v_j m_i; the inner problem then moves on from there.
-Of ties between items (items.py) it says nothing.
+Of ties between items (ties.py) it says nothing.
 What somebody rates tells much: whoever chose three horror films likes horror films, whatever the ratings.
 
 Legend: B users, S support rows, N distinct items, D width of an item's vector, G width of g, K outputs.

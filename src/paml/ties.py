@@ -1,7 +1,7 @@
 """Ties between items that share a value, such as an author: a user's own taste for single values.
 
-Legend: N items, F fields, V values of all fields, W width of a value's vector, L learned part of an item's vector,
-D = L + W, E weights.
+Legend: N items, R of them, F fields, V values of all fields, W width of a value's vector, L learned part of an item's
+vector, D = L + W, T values of all items laid end to end, E weights.
 """
 
 import torch
@@ -11,6 +11,8 @@ from torch.nn.functional import embedding_bag
 from paml.data.features import Features
 from paml.fields import FieldEmbedder
 from paml.layers import ItemTable
+
+MOST_WRITTEN_OUT = 1 << 20  # numbers of all items' ties
 
 
 class Ties(nn.Module):
@@ -27,6 +29,11 @@ class Ties(nn.Module):
         self.values = values.requires_grad_(False)
         self.strength = nn.Parameter(torch.full((len(values.fields),), strength))
         self.width = values.width // len(values.fields)
+
+    def looked_up(self, items: int) -> bool:
+        """Whether the ties of so many items are looked up by value, not written out: items are many, values few."""
+        values = sum(len(self.values.table(field)) for field in self.values.fields)
+        return items > values and items * self.width > MOST_WRITTEN_OUT
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,20 +52,20 @@ class Ties(nn.Module):
         first = 0
         values, item, code, weight = [], [], [], []
         for field, strength in zip(self.values.fields, self.strength, strict=True):
-            code_E, start_N = features.keys.bag(field.name)
+            code_T, start_N = features.keys.bag(field.name)
             values.append(self.values.table(field) * strength)
-            count_N = torch.diff(start_N, append=start_N.new_tensor([len(code_E)]))
+            count_N = torch.diff(start_N, append=start_N.new_tensor([len(code_T)]))
             item.append(torch.repeat_interleave(torch.arange(len(count_N), device=count_N.device), count_N))
             weight.append(torch.repeat_interleave(self.values.share(count_N, learned_NL.dtype), count_N))
-            code.append(code_E + first)
+            code.append(code_T + first)
             first += len(values[-1])
-        item_E, order_E = torch.cat(item).sort(stable=True)
-        end_N = torch.bincount(item_E, minlength=features.count).cumsum(0)
+        item_T, order_T = torch.cat(item).sort(stable=True)
+        end_N = torch.bincount(item_T, minlength=features.count).cumsum(0)
         return TiedTable(
             learned_NL,
             torch.cat(values),
-            torch.cat(code)[order_E],
-            torch.cat(weight)[order_E],
+            torch.cat(code)[order_T],
+            torch.cat(weight)[order_T],
             nn.functional.pad(end_N, (1, 0)),
         )
 
@@ -66,7 +73,8 @@ class Ties(nn.Module):
 class TiedTable(ItemTable):
     """Items whose tied part is not written out: x w is computed once per value, and looked up for each item.
 
-    Values are few and items many: a catalogue takes a fraction of the memory and time. For serving; nothing is learned.
+    Values are few and items many: a catalogue takes a fraction of the memory and time. Once per value is once in each
+    stretch, so that these should not be short. For serving; nothing is learned, and `vectors_ND` is the learned part.
     """
 
     def __init__(
@@ -80,6 +88,11 @@ class TiedTable(ItemTable):
     def width(self) -> int:
         """D"""
         return self.vectors_ND.shape[1] + self._value_VW.shape[1]
+
+    @property
+    def shortest(self) -> int:
+        """V: a stretch of fewer items costs as much."""
+        return len(self._value_VW)
 
     def rows(self, index_R: Tensor) -> Tensor:
         """The vectors of some items, (R, D)."""

@@ -169,6 +169,7 @@ class _Trainer:
         self._tasks, self._device = Tasks.of(data, "train"), device
         end, ties = int(self._tasks.offsets[-1]), settings.recipe.ties
         self._loader = Loader(data, device, schema=settings.fields, end=end, ties=ties)
+        self._whole = Loader(data, device, ties=ties)  # reads any user's rows: for validation
         # members see other episodes, else they would err alike: the same data in the same order leads to the same place
         streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.members))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]
@@ -252,7 +253,7 @@ class _Trainer:
         position = self._position
         metric = self._metric
         with self._average.in_place():
-            rows = evaluate_ensemble(self._ensemble, self._data, "validation")
+            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._whole)
             value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
             is_best = value is None or position.best_value is None or value < position.best_value
             best = self._copy_of_weights() if is_best else self._best
@@ -319,7 +320,7 @@ class _Trainer:
         tasks = Tasks.of(self._data, "validation")
         if not len(tasks) or not int(rates.memory.count):
             return None
-        batch = Loader(self._data, self._device).load(next(tasks.stored(256)))
+        batch = self._whole.load(next(tasks.stored(256)))
         return rates.recall(self._ensemble.members[0].network.embed_users(batch.users))
 
     def _has_stalled(self) -> bool:

@@ -21,9 +21,29 @@ def test_signs_count() -> None:
     assert len(set(keys_of(pl.Series(["C", "C++", "C#", "12", "12+"])))) == 5
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("-1", "1"),
+        ("1.5", "15"),
+        ("1.5", "1-5"),
+        ("1-23", "12-3"),
+        ("2001-1-11", "2001-11-1"),
+        ("कि", "का"),
+        ("1 2", "12"),
+    ],
+)
+def test_numbers_dates_and_other_scripts_are_told_apart(one: str, other: str) -> None:
+    keys = keys_of(pl.Series([one, other]))
+    assert keys[0] != keys[1]
+    assert keys.all()
+
+
 def test_blanks_have_no_key() -> None:
     assert keys_of(pl.Series([None, "", " ", "...", "?"], dtype=pl.String)).tolist() == [0] * 5
-    assert len(keys_of(pl.Series([], dtype=pl.String))) == 0
+    nothing = keys_of(pl.Series([], dtype=pl.String))
+    assert nothing.shape == (0,)
+    assert nothing.dtype == np.int32
 
 
 def test_keys_depend_on_the_value_alone() -> None:

@@ -59,7 +59,7 @@ class Loader:
             FeatureTable.of(data, side, schema) for side in ("user", "item", "context")
         )
         tied = [field for field in self._items.fields if field.name in ties]
-        self._keys = key_table(data.items().select(ties).collect(), tied) if tied else None
+        self._keys = key_table(data.items().select(field.name for field in tied).collect(), tied) if tied else None
         self._context = context if context.fields else None
         self._item, self._target = data.array("item"), data.array("target")
         self._device, self._dtype, self._end = torch.device(device), dtype, end

@@ -15,7 +15,7 @@ from paml.data.schema import Field, Kind, Schema
 class Features:
     """Fields of `count` rows: codes, bags of codes (laid end to end, with offsets) and numbers, by field name.
 
-    Items that are tied also have the keys of their values (keys.py), in place of codes.
+    Items that are tied have the keys of their values (keys.py) besides, as further features.
     """
 
     count: int

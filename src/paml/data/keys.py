@@ -4,6 +4,8 @@ A vocabulary has the values of training users' items alone, since nothing can be
 share a value needs no learning: whoever liked one book of an unknown author may like the next one.
 """
 
+import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
 
@@ -15,23 +17,37 @@ from paml.data.schema import Field, Kind
 from paml.data.vocabulary import laid_out
 
 KEYS = 4096  # two values of a user's items are taken for one by chance once in as many pairs
-NO_SIGN = r"[^\p{L}\p{N}\p{S}#]"
-
-
-def plain(text: pl.Expr) -> pl.Expr:
-    """Lower case without accents."""
-    return text.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
+SIGNS = "LNSM"  # general categories that count: letters, numbers, symbols, and marks that are no accents
+ACCENTS = re.compile("[\u0300-\u036f]")
 
 
 def keys_of(column: pl.Series) -> np.ndarray:
-    """A key from 1 to `KEYS` for each value, 0 for a blank one.
+    """A key from 1 to `KEYS` for each value, 0 for a blank one; each distinct value is looked at once.
 
-    Letters, digits and signs count, whatever case and accents: "J. K. Rowling" is "J.K. ROWLING", "C" is not "C++".
+    Letters, digits and signs count, whatever case and accents: "J. K. Rowling" is "J.K. ROWLING", "C" is not "C++", and
+    "1.5" is not "15": what stands between digits counts, too.
     """
-    said = pl.select(plain(pl.lit(column)).str.replace_all(NO_SIGN, "").fill_null("").alias("value"))["value"]
-    distinct = said.unique()
-    keys = [1 + zlib.crc32(value.encode()) % KEYS if value else 0 for value in distinct]
-    return said.replace_strict(distinct, pl.Series(keys, dtype=pl.Int32), return_dtype=pl.Int32).to_numpy()
+    if not len(column):
+        return np.zeros(0, dtype=np.int32)
+    places = column.fill_null("").to_frame("value").with_row_index("row").group_by("value").agg("row")
+    keys = [_key(value) for value in places["value"]]
+    key_N = np.zeros(len(column), dtype=np.int32)
+    key_N[places["row"].explode().to_numpy()] = np.repeat(keys, places["row"].list.len().to_numpy())
+    return key_N
+
+
+def _key(value: str) -> int:
+    text = ACCENTS.sub("", unicodedata.normalize("NFKD", value)).lower()
+    said = text if text.isalnum() else "".join(text[k] for k in range(len(text)) if _counts(text, k))
+    return 1 + zlib.crc32(said.encode()) % KEYS if said else 0
+
+
+def _counts(text: str, k: int) -> bool:
+    """Whether a character says something: as a sign of its own, or between digits, or as the minus before one."""
+    if text[k] == "#" or unicodedata.category(text[k])[0] in SIGNS:
+        return True
+    before, after = text[:k][-1:], text[k + 1 : k + 2]
+    return after.isdigit() and (before.isdigit() or (text[k] == "-" and not before))
 
 
 def key_table(items: pl.DataFrame, fields: Sequence[Field]) -> FeatureTable:
