@@ -40,7 +40,8 @@ def _rows(learner: Learner, embedded: Embedded, block: RowBlock, b: int) -> tupl
     if embedded.items.bias_NK is not None:
         offset = offset + embedded.items.bias_NK[item]
     if embedded.start_BDK is not None:
-        offset = offset + torch.cat([vectors, vectors.new_ones(len(item), 1)], dim=1) @ embedded.start_BDK[b]
+        learned = vectors[:, : embedded.start_BDK.shape[1] - 1]  # of ties a start says nothing
+        offset = offset + torch.cat([learned, learned.new_ones(len(item), 1)], dim=1) @ embedded.start_BDK[b]
     return torch.cat(parts, dim=1), block.y_BR[b][keep], offset
 
 

@@ -13,7 +13,7 @@ import paml
 from paml.average import SOON, Average
 from paml.data.batches import Loader, TensorBatch
 from paml.data.features import Features, FeatureTable
-from paml.data.keys import key_table
+from paml.data.keys import item_keys
 from paml.data.schema import Field, Kind
 from paml.data.tasks import Tasks
 from paml.fields import FieldEmbedder
@@ -235,7 +235,8 @@ def test_ties_that_are_not_written_out_say_the_same(bags: str, world: paml.Prepa
     network = ensemble.members[0].network
     assert isinstance(network.items, ItemFactors)
     index_I = np.arange(world.manifest.items)
-    keys = key_table(world.items().collect(), [f for f in world.schema.features("item") if f.name in ensemble.ties])
+    keys = item_keys(world, ensemble.ties)
+    assert keys is not None
     features = replace(FeatureTable.of(world, "item").rows(index_I), keys=keys.rows(index_I))
     vectors_ID = network.items(features, torch.from_numpy(index_I)).vectors_ND
     _, table = network.items.catalogue(features, torch.from_numpy(index_I))

@@ -17,6 +17,7 @@ import torch
 import paml
 from paml.cli import main
 from paml.data.batches import Loader
+from paml.data.keys import item_keys
 from paml.data.tasks import Tasks
 from paml.evaluate import predict_rows
 from paml.heads import on_scale
@@ -74,7 +75,7 @@ def test_ties_reach_predictions_and_reasons(
     run = paml.train(world, method, out=tmp_path / "run", epochs=1, members=4, ties="director,genre")
     newcomers, queries, users = newcomers_of(world, 4)
     tasks = Tasks.of(world, "test").part(0, len(users))
-    expected_N, _ = predict_rows(run.ensemble, Loader(world, ties=run.ensemble.ties), tasks)
+    expected_N, _ = predict_rows(run.ensemble, Loader(world, keys=item_keys(world, run.ensemble.ties)), tasks)
     adapted = [run.adapt(newcomer.profile, newcomer.ratings) for newcomer in newcomers]
     found_Q = np.concatenate([user.predict(items) for user, items in zip(adapted, queries, strict=True)])
     np.testing.assert_allclose(found_Q, expected_N[tasks.query_mask()], atol=1e-5)

@@ -122,9 +122,9 @@ class Catalogue:
                 bags[field.name] = torch.from_numpy(flat.copy()), torch.from_numpy(offsets[:-1].copy())
             else:
                 codes[field.name] = torch.from_numpy(encoder.encode(column).copy())
-        tied = [field for field in schema.features("item") if field.name in ties]
-        keys = key_table(self._table, tied).rows(np.arange(len(self))) if tied else None
-        return Features(len(self), codes, bags, numbers, keys), torch.arange(len(self))
+        keys = key_table(self._table.lazy(), schema.features("item"), ties)
+        known = None if keys is None else keys.rows(np.arange(len(self)))
+        return Features(len(self), codes, bags, numbers, known), torch.arange(len(self))
 
     def _remedy(self, item: object) -> str:
         """The item whose title has the same words, or whose id begins alike; cheap, however long the text."""

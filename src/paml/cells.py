@@ -18,6 +18,7 @@ import torch
 
 from paml.baselines import SplitRows, find_baseline
 from paml.data.batches import Loader
+from paml.data.keys import item_keys
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.evaluate import predict_rows
@@ -113,7 +114,7 @@ def _run_method(
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
-    loader = Loader(Withheld(data, "query"), device, ties=run.ensemble.ties)
+    loader = Loader(Withheld(data, "query"), device, keys=item_keys(data, run.ensemble.ties))
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)

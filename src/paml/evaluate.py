@@ -8,6 +8,7 @@ import torch
 
 from paml import metrics
 from paml.data.batches import Loader
+from paml.data.keys import item_keys
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.learner import Ensemble
@@ -23,11 +24,11 @@ def evaluate_ensemble(
     """Adapt every user of a split on the stored support set and score the query set; the ensemble is not changed.
 
     Users are taken a few thousand at a time, so that memory does not grow with their number. Whoever evaluates again
-    and again gives a `loader` of the same data, with the ensemble's ties.
+    and again gives a `loader` of the same data.
     """
     tasks = Tasks.of(data, split)
     if loader is None:
-        loader = Loader(data, next(ensemble.parameters()).device, ties=ensemble.ties)
+        loader = Loader(data, next(ensemble.parameters()).device, keys=item_keys(data, ensemble.ties))
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
     return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 

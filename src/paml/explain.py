@@ -66,7 +66,7 @@ def effects(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor:
         before_1RK, after_1RK = before_1RK + offset_1RK, after_1RK + offset_1RK
     choice_1SDK = learner.network.start.by_row(embedded.items.chosen_NG, support.index_BR, support.mask_BR)
     if choice_1SDK is not None:
-        item_RD = x.x_BRD[0][:, : embedded.table.width]
+        item_RD = x.x_BRD[0][:, : choice_1SDK.shape[2] - 1]
         chosen_RSK = torch.einsum("rd,sdk->rsk", item_RD, choice_1SDK[0, :, :-1]) + choice_1SDK[0, :, -1]
         effect_RSK, before_1RK = effect_RSK + chosen_RSK, before_1RK - chosen_RSK.sum(dim=1)
     slope_RK = _secant_of_head(learner.head, before_1RK[0], after_1RK[0])

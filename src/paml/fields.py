@@ -67,12 +67,12 @@ class FieldEmbedder(nn.Module):
 
     def _one(self, field: Field, features: Features) -> Tensor:
         if field.kind is Kind.MULTI:
-            return self._bag(self.tables[_key(field)], *features.bags[field.name])
+            return self._bag(self.table(field), *features.bags[field.name])
         if field.kind is Kind.NUMERIC:
             weight, bias = self.numbers[_key(field)]
             projected: Tensor = features.numbers[field.name].to(weight.dtype).unsqueeze(-1) * weight + bias
             return projected
-        return embedding(features.codes[field.name], self.tables[_key(field)])
+        return embedding(features.codes[field.name], self.table(field))
 
     def table(self, field: Field) -> Tensor:
         """The embeddings of a field's codes."""

@@ -76,8 +76,7 @@ def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Gen
         bias = torch.zeros(shape.known_items + 1, outputs) if recipe.item_bias else None
         items = ItemFields(fields, known, known.vectors(width, scale, rng) if width else None, bias)
     profile = embedder("user", (width + 1) * outputs, summed=True) if recipe.start_profile else None
-    learned = width if factors else items.width
-    start = Start(profile, recipe.start_items, learned, outputs, rng, ties=items.width - learned)
+    start = Start(profile, recipe.start_items, width if factors else items.width, outputs, rng)
     return Network(user, items, context, start, [*recipe.hidden, outputs], rng)
 
 

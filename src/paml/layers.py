@@ -82,12 +82,8 @@ class ItemTable:
         return self.vectors_ND[items]
 
     def stretch_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
-        """A stretch of the items times E weights, and what is added to each, (E, R)."""
-        return torch.addmm(add_E1, weights_ED, self.vectors_ND[items].mT)
-
-    def detached(self) -> "ItemTable":
-        """The same as constants."""
-        return ItemTable(self.vectors_ND.detach())
+        """A stretch of the items, or of their vectors' first part, times E weights, and what is added, (E, R)."""
+        return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
 
     def _times(self, weights_DK: Tensor) -> Tensor:
         return self.vectors_ND @ weights_DK
@@ -116,7 +112,7 @@ class ItemInput:
     def detached(self) -> "ItemInput":
         """The same as constants."""
         context_BRD = None if self.context_BRD is None else self.context_BRD.detach()
-        return ItemInput(self.table.detached(), self.index_BR, self.shared_BC.detach(), context_BRD)
+        return ItemInput(ItemTable(self.table.vectors_ND.detach()), self.index_BR, self.shared_BC.detach(), context_BRD)
 
     def project(self, weights: Weights) -> Tensor:
         """x W + shared W', each distinct item and each user multiplied once, (B, R, K)."""
@@ -135,8 +131,8 @@ class ItemInput:
         return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
 
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """The same of the items' vectors alone, without a context."""
-        return torch.baddbmm(shared_B1K, self.x_BRD[..., : self.table.width], weights_BDK)
+        """The same of the items' vectors alone, without a context, or of their first part: as wide as the weights."""
+        return torch.baddbmm(shared_B1K, self.x_BRD[..., : weights_BDK.shape[1]], weights_BDK)
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """What a table says of the rows' items, (B, R, K)."""
@@ -183,7 +179,7 @@ class TableInput:
         return self.items_times(weights_BDK, shared_B1K)
 
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """The same of the items' vectors alone, without a context: one product for all users."""
+        """The same of the items' vectors alone, or of their first part: one product for all users."""
         B, D, K = weights_BDK.shape
         weights_ED = weights_BDK.mT.reshape(B * K, D)
         return self.table.stretch_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT

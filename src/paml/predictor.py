@@ -24,7 +24,7 @@ from paml.data.prepared import Vocabulary
 from paml.data.schema import Schema, Target
 from paml.errors import SettingsError
 from paml.explain import Reason, effects
-from paml.learner import Adapted, Ensemble, Learner
+from paml.learner import Adapted, Ensemble
 from paml.newcomers import Encoding, Group, Newcomer, ProfileField, Rating, Values
 from paml.population import Population, Standing
 from paml.questions import Question, best_question
@@ -63,7 +63,7 @@ class Predictor:
         members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
         self._stack = Stack(members) if Stack.suits(members) else None
         self.members = members if self._stack is None else self._stack.members
-        outputs = max(weights_DK.shape[1] for weights_DK in _weights(members[0].learner))
+        outputs = max(weights.rows_DK.shape[1] for weights in members[0].learner.network.decision.theta())
         table = members[0].table
         self._row_width, self._stretch_width = (
             max(width, outputs) for width in (table.width, table.vectors_ND.shape[1])
@@ -291,10 +291,6 @@ def _best(score_R: np.ndarray, n: int) -> np.ndarray:
     else:
         kept = np.arange(len(score_R))
     return kept[np.argsort(-score_R[kept], kind="stable")[:n]]
-
-
-def _weights(learner: Learner) -> list[Tensor]:
-    return [weights.rows_DK for weights in learner.network.decision.theta()]
 
 
 def _repeated(one: Features, rows: int) -> Features:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from paml.acquaintance import Acquaintance
 from paml.adapt import forward
@@ -160,7 +161,8 @@ def _start_shifts(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor
 
 
 def _start_inputs(adapted: Adapted, block: RowBlock) -> Tensor:
-    """What the start is multiplied with: item vectors and a one, (B, R, D + 1)."""
-    table = adapted.embedded.table
-    vectors_BRD = table.rows(block.index_BR.flatten()).view(*block.index_BR.shape, table.width)
+    """What the start is multiplied with: item vectors without ties, and a one, (B, R, D + 1)."""
+    embedded = adapted.embedded
+    assert embedded.start_BDK is not None
+    vectors_BRD = embedding(block.index_BR, embedded.items.vectors_ND[:, : embedded.start_BDK.shape[1] - 1])
     return torch.cat([vectors_BRD, vectors_BRD.new_ones(*block.index_BR.shape, 1)], dim=-1)

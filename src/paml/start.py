@@ -6,7 +6,7 @@ It is added to the last layer's weights of the item vectors, as v_j m_i; the inn
 Of ties between items (ties.py) it says nothing.
 What somebody rates tells much: whoever chose three horror films likes horror films, whatever the ratings.
 
-Legend: B users, S support rows, N distinct items, D width of an item's vector, G width of g, K outputs.
+Legend: B users, S support rows, N distinct items, D width of an item's vector without ties, G width of g, K outputs.
 """
 
 import torch
@@ -22,11 +22,11 @@ class Start(nn.Module):
     """m_i with one more row, which is added to the outputs: (B, D + 1, K)."""
 
     def __init__(
-        self, profile: FieldEmbedder | None, chosen: int, width: int, outputs: int, rng: torch.Generator, ties: int = 0
+        self, profile: FieldEmbedder | None, chosen: int, width: int, outputs: int, rng: torch.Generator
     ) -> None:
-        """`profile` is a summed embedder of width (W + 1) K, or None; `chosen` is G, or 0; D is `width` W + `ties`."""
+        """`profile` is a summed embedder of width (D + 1) K, or None; `chosen` is G, or 0; `width` is D."""
         super().__init__()
-        self.profile, self._shape, self._ties = profile, (width + 1, outputs), ties
+        self.profile, self._shape = profile, (width + 1, outputs)
         start = torch.randn(chosen, (width + 1) * outputs, generator=rng) * 0.1
         self.choice = nn.Parameter(start) if chosen else None
 
@@ -38,16 +38,14 @@ class Start(nn.Module):
             rows_BSG = chosen_NG.index_select(0, index_BS.flatten()).view(*index_BS.shape, -1)
             sum_BG = (rows_BSG * mask_BS.unsqueeze(-1)).sum(dim=1)
             parts.append(sum_BG * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt() @ self.choice)
-        return self._whole(torch.stack(parts).sum(dim=0).view(-1, *self._shape)) if parts else None
+        return torch.stack(parts).sum(dim=0).view(-1, *self._shape) if parts else None
 
     def by_row(self, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
         """What each chosen item adds to m_i, (B, S, D + 1, K); None if choice says nothing."""
         if self.choice is None or chosen_NG is None:
             return None
         scale_BS = mask_BS * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt()
-        return self._whole(
-            (chosen_NG[index_BS] * scale_BS.unsqueeze(-1) @ self.choice).view(*index_BS.shape, *self._shape)
-        )
+        return (chosen_NG[index_BS] * scale_BS.unsqueeze(-1) @ self.choice).view(*index_BS.shape, *self._shape)
 
     def shifts(self, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor, next_BR: Tensor) -> Tensor | None:
         """By how much m_i changes if one of the items `next` is chosen, too, (B, R, D + 1, K); None if not at all."""
@@ -57,11 +55,4 @@ class Start(nn.Module):
         count_B11 = mask_BS.sum(dim=1).view(-1, 1, 1) + FULL_WEIGHT
         after_BRG = (sum_BG.unsqueeze(1) + nn.functional.embedding(next_BR, chosen_NG)) * (count_B11 + 1).rsqrt()
         before_B1G = sum_BG.unsqueeze(1) * count_B11.rsqrt()
-        return self._whole(((after_BRG - before_B1G) @ self.choice).view(*next_BR.shape, *self._shape))
-
-    def _whole(self, m: Tensor) -> Tensor:
-        """With zeros for the ties' part of item vectors."""
-        if not self._ties:
-            return m
-        nothing = m.new_zeros(*m.shape[:-2], self._ties, m.shape[-1])
-        return torch.cat([m[..., :-1, :], nothing, m[..., -1:, :]], dim=-2)
+        return ((after_BRG - before_B1G) @ self.choice).view(*next_BR.shape, *self._shape)

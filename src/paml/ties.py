@@ -109,17 +109,12 @@ class TiedTable(ItemTable):
         return torch.cat([super().stretch(items), self._stretch_of(self._value_VW, items)], dim=1)
 
     def stretch_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
-        """A stretch of the items times E weights, and what is added to each, (E, R)."""
+        """A stretch of the items, or of what was learned of them, times E weights, and what is added, (E, R)."""
         learned = self.vectors_ND.shape[1]
-        weights_EL, weights_EW = weights_ED[:, :learned], weights_ED[:, learned:]
-        learned_ER = super().stretch_times(weights_EL, add_E1, items)
-        if not weights_EW.any():  # a user's start, which says nothing of ties
+        learned_ER = super().stretch_times(weights_ED[:, :learned], add_E1, items)
+        if weights_ED.shape[1] == learned:  # a user's start, which says nothing of ties
             return learned_ER
-        return learned_ER + self._stretch_of(self._value_VW @ weights_EW.mT, items).mT
-
-    def detached(self) -> ItemTable:
-        """It is never trained."""
-        return self
+        return learned_ER + self._stretch_of(self._value_VW @ weights_ED[:, learned:].mT, items).mT
 
     def _times(self, weights_DK: Tensor) -> Tensor:
         return self.stretch_times(weights_DK.mT, weights_DK.new_zeros(weights_DK.shape[1], 1), slice(None)).mT

@@ -22,6 +22,7 @@ from paml.allocator import keep_freed_memory
 from paml.average import Average
 from paml.catalogue import write_catalogue
 from paml.data.batches import Loader, TensorBatch
+from paml.data.keys import item_keys
 from paml.data.prepared import PreparedData
 from paml.data.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
@@ -167,9 +168,9 @@ class _Trainer:
         self._optimizer = make_optimizer(self._ensemble, settings.recipe)
         self._average = Average(self._ensemble, settings.recipe.average)
         self._tasks, self._device = Tasks.of(data, "train"), device
-        end, ties = int(self._tasks.offsets[-1]), settings.recipe.ties
-        self._loader = Loader(data, device, schema=settings.fields, end=end, ties=ties)
-        self._whole = Loader(data, device, ties=ties)  # reads any user's rows: for validation
+        end, keys = int(self._tasks.offsets[-1]), item_keys(data, settings.recipe.ties)
+        self._loader = Loader(data, device, schema=settings.fields, end=end, keys=keys)
+        self._whole = Loader(data, device, keys=keys)  # reads any user's rows: for validation
         # members see other episodes, else they would err alike: the same data in the same order leads to the same place
         streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.members))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]

@@ -62,7 +62,9 @@ def test_lists_and_prefixes() -> None:
     fields = [Field(name="genre", kind=Kind.MULTI), Field(name="code", kind=Kind.CATEGORICAL, prefix=2)]
     genres = pl.Series([["drama", "War"], None, [], ["war"]], dtype=pl.List(pl.String))
     items = pl.DataFrame({"genre": genres, "code": ["123", "129", "13", None]})
-    found = key_table(items, fields).rows(np.array([3, 0, 1]))
+    table = key_table(items.lazy(), fields, ["genre", "code"])
+    assert table is not None
+    found = table.rows(np.array([3, 0, 1]))
     codes, starts = found.bags["genre"]
     assert starts.tolist() == [0, 1, 3]
     assert codes[0] == codes[2] != codes[1]

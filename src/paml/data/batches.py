@@ -3,7 +3,6 @@
 Legend: B users, R rows of a block, N distinct items.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from paml.data.features import Features, FeatureTable
-from paml.data.keys import key_table
 from paml.data.prepared import PreparedData
 from paml.data.schema import Schema
 from paml.data.tasks import Block, TaskBatch
@@ -42,8 +40,8 @@ class TensorBatch:
 class Loader:
     """Turns task batches of one data set into tensors on a device.
 
-    `schema` says which fields are wanted, `ties` by which of them items are tied, and `end` which rows may be read at
-    all: those before it.
+    `schema` says which fields are wanted, `end` which rows may be read at all: those before it, and `keys` are those of
+    the items (keys.py), where they are tied.
     """
 
     def __init__(
@@ -53,13 +51,12 @@ class Loader:
         dtype: torch.dtype = torch.float32,
         schema: Schema | None = None,
         end: int | None = None,
-        ties: Sequence[str] = (),
+        keys: FeatureTable | None = None,
     ) -> None:
         self._users, self._items, context = (
             FeatureTable.of(data, side, schema) for side in ("user", "item", "context")
         )
-        tied = [field for field in self._items.fields if field.name in ties]
-        self._keys = key_table(data.items().select(field.name for field in tied).collect(), tied) if tied else None
+        self._keys = keys
         self._context = context if context.fields else None
         self._item, self._target = data.array("item"), data.array("target")
         self._device, self._dtype, self._end = torch.device(device), dtype, end

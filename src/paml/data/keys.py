@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from paml.data.features import FeatureTable
+from paml.data.prepared import PreparedData
 from paml.data.schema import Field, Kind
 from paml.data.vocabulary import laid_out
 
@@ -46,16 +47,24 @@ def _counts(text: str, k: int) -> bool:
     """Whether a character says something: as a sign of its own, or between digits, or as the minus before one."""
     if text[k] == "#" or unicodedata.category(text[k])[0] in SIGNS:
         return True
-    before, after = text[:k][-1:], text[k + 1 : k + 2]
+    before, after = text[k - 1] if k else "", text[k + 1 : k + 2]
     return after.isdigit() and (before.isdigit() or (text[k] == "-" and not before))
 
 
-def key_table(items: pl.DataFrame, fields: Sequence[Field]) -> FeatureTable:
-    """The keys of some fields of all items, each by the same name as the field."""
+def key_table(items: pl.LazyFrame, fields: Sequence[Field], ties: Sequence[str]) -> FeatureTable | None:
+    """The keys of all items' values in the fields that tie them, each by its field's name; None without ties."""
+    if not ties:
+        return None
+    table, tied = items.select(ties).collect(), [field for field in fields if field.name in ties]
     arrays, offsets = {}, {}
-    for field in fields:
-        column = items[field.name]
+    for field in tied:
+        column = table[field.name]
         if field.kind is Kind.MULTI:
             offsets[field.name], column = laid_out(column)
         arrays[field.name] = keys_of(column if field.prefix is None else column.str.head(field.prefix))
-    return FeatureTable(fields, arrays, offsets)
+    return FeatureTable(tied, arrays, offsets)
+
+
+def item_keys(data: PreparedData, ties: Sequence[str]) -> FeatureTable | None:
+    """The same of a data set."""
+    return key_table(data.items(), data.schema.features("item"), ties)
