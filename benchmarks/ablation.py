@@ -16,8 +16,8 @@ import polars as pl
 import torch
 
 import paml
+from paml.analysis.comparisons import Paired, paired
 from paml.progress import for_terminal
-from paml.statistics import Paired, paired
 
 SEEDS = 3
 SHORT = {"members": 1, "epochs": 8}

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from paml.data.tasks import Tasks
+from paml.episodes.tasks import Tasks
 
 COPIES = 20  # MovieLens-1M's 4,832 cold users, twenty times
 

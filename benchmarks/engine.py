@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 import paml
-from paml.allocator import keep_freed_memory
-from paml.data.batches import Loader, TensorBatch
-from paml.data.tasks import Block, TaskBatch, Tasks
-from paml.generate import DataShape
-from paml.learner import Learner
-from paml.methods import build_learner
-from paml.objectives import query_loss
-from paml.recipe import load_recipe
+from paml.episodes.batches import Loader, TensorBatch
+from paml.episodes.tasks import Block, TaskBatch, Tasks
+from paml.methods.learner import Learner
+from paml.methods.objectives import query_loss
+from paml.methods.registry import build_learner
+from paml.network.build import DataShape
+from paml.training.allocator import keep_freed_memory
+from paml.training.recipe import load_recipe
 
 Form = Callable[[Learner, Loader, TaskBatch], Tensor]
 ROUNDS = int(os.environ.get("PAML_BENCH_ROUNDS", "7"))

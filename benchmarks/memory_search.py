@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 import paml
-from paml.allocator import keep_freed_memory
-from paml.data.batches import Loader
-from paml.data.tasks import Tasks
-from paml.generate import DataShape
-from paml.memory import MemoryRate
-from paml.methods import build_learner, find_method
-from paml.neighbours import INDEXES, make_index, recall
-from paml.recipe import load_recipe
+from paml.episodes.batches import Loader
+from paml.episodes.tasks import Tasks
+from paml.methods.memory import MemoryRate
+from paml.methods.neighbours import INDEXES, make_index, recall
+from paml.methods.registry import build_learner, find_method
+from paml.network.build import DataShape
+from paml.training.allocator import keep_freed_memory
+from paml.training.recipe import load_recipe
 
 SIZES = [1_000, 10_000, 100_000] + ([1_000_000] if os.environ.get("PAML_BENCH_FULL") == "1" else [])
 FIELD_VALUES = (2, 7, 21, 3400)  # gender, age, occupation, zip of MovieLens-1M

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import paml
-from paml.baselines.lenskit_models import EPOCHS, FACTORISATION_GRID, _dataset, _start_lenskit
+from paml.baselines.lenskit import EPOCHS, FACTORISATION_GRID, _dataset, _start_lenskit
 from paml.baselines.rows import SplitRows
-from paml.newcomers import Newcomer, Rating
+from paml.recommend.requests import Newcomer, Rating
 
 METHODS = ("ridge", "reg_paml")
 USERS, TOGETHER, WARM_UP = 400, 32, 20

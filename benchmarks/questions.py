@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 import paml
-from paml.acquaintance import LEAST_CHANCE
-from paml.allocator import keep_freed_memory
-from paml.data.batches import RowBlock
-from paml.data.features import FeatureTable
-from paml.data.tasks import Block, TaskBatch, Tasks
-from paml.evaluate import Split
-from paml.inference import mean_interval
-from paml.learner import Adapted, Learner
-from paml.newcomers import Newcomer
-from paml.predictor import Predictor
-from paml.questions import gains
+from paml.analysis.tests import mean_interval
+from paml.episodes.batches import RowBlock
+from paml.episodes.features import FeatureTable
+from paml.episodes.tasks import Block, TaskBatch, Tasks
+from paml.evaluation.scoring import Split
+from paml.methods.learner import Adapted, Learner
+from paml.recommend.elicitation import gains
+from paml.recommend.familiarity import LEAST_CHANCE
+from paml.recommend.predictor import Predictor
+from paml.recommend.requests import Newcomer
+from paml.training.allocator import keep_freed_memory
 
 USERS_AT_ONCE = 32
 RANDOM_ORDERS = 3

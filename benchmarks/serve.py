@@ -30,8 +30,8 @@ import numpy as np
 import torch
 
 import paml
-from paml.newcomers import Newcomer, Rating
-from paml.serve.store import Store
+from paml.recommend.requests import Newcomer, Rating
+from paml.serve.store.store import Store
 
 CLIENTS = (1, 8, 32)
 SECONDS = float(os.environ.get("PAML_BENCH_SECONDS", "4"))

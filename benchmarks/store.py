@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from paml.newcomers import Rating
-from paml.serve.database import file_url
-from paml.serve.store import Store
+from paml.recommend.requests import Rating
+from paml.serve.store.database import file_url
+from paml.serve.store.store import Store
 
 THREADS = (1, 8, 32)
 CALLS = int(os.environ.get("PAML_BENCH_CALLS", "640"))

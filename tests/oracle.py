@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paml.data.batches import RowBlock, TensorBatch
-from paml.inner import ClosedForm, GradientSteps
-from paml.learner import Learner
-from paml.model import Embedded
+from paml.engine.solvers import ClosedForm, GradientSteps
+from paml.episodes.batches import RowBlock, TensorBatch
+from paml.methods.learner import Learner
+from paml.network.network import Embedded
 
 
 @dataclass

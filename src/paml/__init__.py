@@ -10,11 +10,10 @@
 
 from importlib.metadata import version
 
-from paml.compare import compare
+from paml.data.dataset import PreparedData
 from paml.data.describe import describe
-from paml.data.inspect import inspect
+from paml.data.infer.render import inspect
 from paml.data.prepare import prepare
-from paml.data.prepared import PreparedData
 from paml.errors import (
     DataError,
     FormatError,
@@ -25,13 +24,14 @@ from paml.errors import (
     UnknownField,
     UnknownItem,
 )
-from paml.evaluate import summarise
-from paml.newcomers import Newcomer, Rating
-from paml.predictor import Predictor, Recommendation, User
-from paml.questions import Question
-from paml.run import Run, evaluate
-from paml.train import train
-from paml.tune import tune
+from paml.evaluation.scoring import summarise
+from paml.experiments.compare import compare
+from paml.experiments.tuning.search import tune
+from paml.recommend.elicitation import Question
+from paml.recommend.predictor import Predictor, Recommendation, User
+from paml.recommend.requests import Newcomer, Rating
+from paml.training.loop import train
+from paml.training.run import Run, evaluate
 
 __all__ = [
     "DataError",

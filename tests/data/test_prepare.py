@@ -10,8 +10,8 @@ import pytest
 
 import paml
 from paml.baselines import SHRINKAGES, BiasModel, SplitRows, tuned_bias
-from paml.data.sources.files import InputFolder
-from paml.data.tasks import Tasks
+from paml.data.readers.inputs import InputFolder
+from paml.episodes.tasks import Tasks
 from paml.errors import DataError, PamlError
 
 Edit = Callable[[str, str, str], Path]

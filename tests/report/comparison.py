@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from paml.results import summarise_comparison
+from paml.analysis.results import summarise_comparison
 
 QUICK = 30  # resamples where the interval is not what is tested
 METHODS = ["melu", "paml", "reg_paml"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from paml.analysis.results import summarise_comparison
 from paml.baselines import reweighted
-from paml.results import summarise_comparison
 
 VARIANTS = {  # settings come from the command line as text
     "reg_paml gamma=0.01": {"method": "reg_paml", "settings": {"gamma": "0.01"}},

@@ -11,10 +11,9 @@ import polars as pl
 import pytest
 
 from paml.baselines import reweighted
-from paml.report import style
-from paml.report.accuracy import calibration_curve, kernel_density
-from paml.report.figures import FIGURES, Figure, figures, save_figures
-from paml.report.material import Material
+from paml.report.figures import FIGURES, Figure, figures, save_figures, style
+from paml.report.figures.accuracy import calibration_curve, kernel_density
+from paml.report.figures.material import Material
 from report.comparison import write_comparison
 from report.complete import complete, read_results, write_results
 

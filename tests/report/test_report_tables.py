@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 import pytest
 
+from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, spread
+from paml.analysis.verdict import sureness
 from paml.errors import SettingsError
 from paml.report.render import Form, Table, render
 from paml.report.tables import all_tables
-from paml.verdict import sureness
-from paml.wording import NOTHING, amount, count, listing, number, p_value, spread
 from report.comparison import METHODS, VARIANTS, summarised
 
 Make = Callable[..., dict[str, Any]]

@@ -17,7 +17,7 @@ from serving import Server
 
 import paml
 from paml.serve.service import Service
-from paml.serve.store import Store
+from paml.serve.store.store import Store
 
 KINDS = ["sqlite", "postgresql"]
 NewUrl = Callable[[], str]

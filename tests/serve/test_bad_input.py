@@ -15,7 +15,7 @@ from serving import Server, head
 import paml
 from paml.serve.server import Options, create_guarded
 from paml.serve.service import Service
-from paml.serve.store import MAX_RATINGS, Store
+from paml.serve.store.store import MAX_RATINGS, Store
 
 JSON = {"Content-Type": "application/json"}
 MANY = "x" * 1_000_000

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from paml.errors import FormatError, PamlError, SettingsError
-from paml.serve.database import Database, file_url
-from paml.serve.migrations import STEPS, migrate
-from paml.serve.store import Store
-from paml.serve.tables import metadata
+from paml.serve.store.database import Database, file_url
+from paml.serve.store.migrations import STEPS, migrate
+from paml.serve.store.schema import metadata
+from paml.serve.store.store import Store
 from serve.test_store import rated, values_of
 
 

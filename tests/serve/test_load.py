@@ -9,7 +9,7 @@ import pytest
 from serving import Server
 
 import paml
-from paml.newcomers import Rating
+from paml.recommend.requests import Rating
 
 CLIENTS = 50
 ROUNDS = 3

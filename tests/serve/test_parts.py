@@ -12,16 +12,16 @@ from starlette.responses import PlainTextResponse
 
 import paml
 from paml.errors import InputError
-from paml.newcomers import Newcomer, Rating
-from paml.predictor import Predictor, User
+from paml.recommend.predictor import Predictor, User
+from paml.recommend.requests import Newcomer, Rating
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache, size_of
-from paml.serve.guard import LOOPBACK, Guard, routed_path, segment
 from paml.serve.limits import CALLERS, Limits, RateLimiter
-from paml.serve.observe import Metrics
+from paml.serve.middleware import LOOPBACK, Guard, routed_path, segment
 from paml.serve.problems import Problem, shown
 from paml.serve.service import Service
-from paml.serve.store import StoredUser
+from paml.serve.store.store import StoredUser
+from paml.serve.telemetry import Metrics
 
 
 @pytest.fixture(scope="module")

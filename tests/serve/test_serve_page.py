@@ -12,7 +12,7 @@ from serving import Server
 from visiting import Visit
 
 import paml
-from paml.serve.store import Store
+from paml.serve.store.store import Store
 from report.test_page import outline
 
 PAGE = Path(paml.__file__).parent / "serve" / "page"

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import paml
 from paml.cli import app
-from paml.newcomers import Rating
-from paml.predictor import User
+from paml.recommend.predictor import User
+from paml.recommend.requests import Rating
 from paml.serve.server import Address, Options, serve
-from paml.serve.store import Store
+from paml.serve.store.store import Store
 
 JSON = {"Content-Type": "application/json"}
 

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from paml.errors import InputError, TooManyRatings, UnknownUser
-from paml.newcomers import Rating
-from paml.serve.store import MAX_ID, MAX_ITEM, Store
+from paml.recommend.requests import Rating
+from paml.serve.store.store import MAX_ID, MAX_ITEM, Store
 from serve.conftest import NewUrl
 
 # Emoji beyond the basic plane, right to left, combining marks, quotes and SQL, white space, percent signs of drivers.

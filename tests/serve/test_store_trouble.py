@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from paml.errors import FormatError, StoreUnavailable
-from paml.newcomers import Rating
-from paml.serve import database
-from paml.serve.store import Store
+from paml.recommend.requests import Rating
+from paml.serve.store import database
+from paml.serve.store.store import Store
 from serve.conftest import NewUrl, Postgres
 
 Values = dict[str, float]

@@ -6,8 +6,8 @@ import threading
 from itertools import count
 
 from paml.errors import StoreUnavailable
-from paml.newcomers import Rating
-from paml.serve.store import Store
+from paml.recommend.requests import Rating
+from paml.serve.store.store import Store
 
 
 def write(store: Store, user: str) -> None:

@@ -1,7 +1,7 @@
 """Gradient boosting (LightGBM) on profile, content, context and statistics of the support set.
 
 Trained on episodes: each training user's rows are split anew into support and query rows, statistics come from the
-former (`paml.baselines.statistics`), and the trees learn what the bias prediction lacks on the latter. The number of
+former (`paml.baselines.features`), and the trees learn what the bias prediction lacks on the latter. The number of
 trees is where the loss on validation users stops falling.
 
 Legend: N rows, P picked rows, F features.
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit, logit
 
+from paml.baselines.features import Statistics, Values, places, training_episodes
 from paml.baselines.rows import Fitted, Setting, SplitRows, to_target, tune
-from paml.baselines.statistics import Statistics, Values, places, training_episodes
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 from paml.data.schema import Kind, Target
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
 from paml.baselines.rows import Fitted, Setting, SplitRows, tune
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 
 GRID: tuple[dict[str, Setting], ...] = (
     {"features": 64, "regularisation": 0.07},

@@ -13,10 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import logit
 
+from paml.baselines.features import Statistics, Values, places, training_episodes
 from paml.baselines.means import fit_constant
 from paml.baselines.rows import Fitted, Setting, SplitRows, tune
-from paml.baselines.statistics import Statistics, Values, places, training_episodes
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 from paml.data.schema import Kind
 
 if TYPE_CHECKING:

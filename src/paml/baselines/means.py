@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from paml.baselines.rows import Fitted, SplitRows, tune
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 
 SHRINKAGES = (1.0, 2.0, 5.0, 10.0, 20.0)
 """The grid, for items and for users."""

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 
 from paml.baselines.boosting import fit_lightgbm
 from paml.baselines.factorisation import fit_retrained
-from paml.baselines.lenskit_models import fit_factorisation, fit_neighbours
+from paml.baselines.lenskit import fit_factorisation, fit_neighbours
 from paml.baselines.logistic import fit_logistic
 from paml.baselines.means import fit_bias, fit_constant, fit_item_mean, fit_user_mean
 from paml.baselines.rows import Fitted
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 from paml.errors import SettingsError, nearest
 
 RATING, CLICK = frozenset({"rating"}), frozenset({"click"})

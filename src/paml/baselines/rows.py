@@ -12,11 +12,11 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 from paml.data.schema import CLICK_WEIGHTS, Target
-from paml.data.tasks import Tasks
-from paml.heads import on_scale
-from paml.metrics import squared_error, weighted_entropy
+from paml.engine.heads import on_scale
+from paml.episodes.tasks import Tasks
+from paml.evaluation.metrics import squared_error, weighted_entropy
 
 Split = Literal["train", "validation", "test"]
 Setting = float | int | str

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from paml.data.prepared import PreparedData
+from paml.data.dataset import PreparedData
 from paml.data.sources import SOURCES
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)

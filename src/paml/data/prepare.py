@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import polars as pl
 
-from paml.data.prepared import (
+from paml.data.build import Chosen, write_split
+from paml.data.dataset import (
     PreparedData,
     RuleRecord,
     SourceRecord,
@@ -25,7 +26,6 @@ from paml.data.protocol import (
 from paml.data.schema import DTYPES, Field, Schema, without_wrong_values
 from paml.data.sources import LoadRequest, RawData, Source, find_source
 from paml.data.sources.download import fetch
-from paml.data.write import Chosen, write_split
 from paml.errors import DataError, SettingsError
 from paml.files import new_folder
 from paml.progress import SILENT, Progress

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
-from paml.data.prepared import PreparedData
+from paml.data.build import Chosen, write_split
+from paml.data.dataset import PreparedData
 from paml.data.protocol import Groups
 from paml.data.sources import RawData
-from paml.data.write import Chosen, write_split
 from paml.files import new_folder
 from paml.progress import SILENT, Progress
 

@@ -9,10 +9,10 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from paml.analysis.format import count, listing
+from paml.analysis.verdict import costs
 from paml.report.figures import Figure
 from paml.report.render import Table
-from paml.verdict import costs
-from paml.wording import count, listing
 
 FIRST = "comparison"  # the figure beside the verdict
 _LONG = 28  # characters from which a cell may be broken into lines

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal, get_args
 
+from paml.analysis.format import NOTHING
 from paml.errors import SettingsError, nearest
-from paml.wording import NOTHING
 
 Form = Literal["text", "markdown", "latex"]
 SUFFIXES: dict[Form, str] = {"text": "txt", "markdown": "md", "latex": "tex"}

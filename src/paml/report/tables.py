@@ -6,11 +6,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from paml.report.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS
-from paml.report.render import STAR, Table
-from paml.statistics import better, improves
-from paml.verdict import WITHIN, judgement, labels, paired_of, sureness, undefined
-from paml.wording import (
+from paml.analysis.comparisons import better, improves
+from paml.analysis.format import (
     NOTHING,
     amount,
     count,
@@ -22,6 +19,9 @@ from paml.wording import (
     p_value,
     spread,
 )
+from paml.analysis.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS
+from paml.analysis.verdict import WITHIN, judgement, labels, paired_of, sureness, undefined
+from paml.report.render import STAR, Table
 
 MOST_VALUES = 12  # columns of a table by a field of the profile
 _KINDS = ("reference", "baseline", "method", "variant")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from torch import Tensor
 
-from paml.predictor import User
+from paml.recommend.predictor import User
 
 SHARED = frozenset({"weights", "items", "table", "item_N"})
 """Parts of an adapted user that belong to the model."""

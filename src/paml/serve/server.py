@@ -11,13 +11,13 @@ import torch
 import uvicorn
 
 from paml.errors import FormatError, PamlError, SettingsError
-from paml.run import Run
-from paml.serve.app import create_app
-from paml.serve.database import file_url
-from paml.serve.guard import LOOPBACK, Guard
 from paml.serve.limits import Limits
+from paml.serve.middleware import LOOPBACK, Guard
+from paml.serve.routes import create_app
 from paml.serve.service import Service
-from paml.serve.store import Store
+from paml.serve.store.database import file_url
+from paml.serve.store.store import Store
+from paml.training.run import Run
 
 GRACE_SECONDS = 10  # for requests under way when the service is told to stop
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
-from paml.newcomers import Newcomer
-from paml.predictor import Predictor, User, as_answer
+from paml.recommend.predictor import Predictor, User, as_answer
+from paml.recommend.requests import Newcomer
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
-from paml.serve.observe import Metrics
-from paml.serve.store import Store, StoredUser
+from paml.serve.store.store import Store, StoredUser
+from paml.serve.telemetry import Metrics
 
 T = TypeVar("T")
 STORE_THREADS = 16  # as many as the store keeps connections

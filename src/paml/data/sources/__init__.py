@@ -1,6 +1,6 @@
 """Sources: where raw tables come from. The registry is this dict; a further source is a further line."""
 
-from paml.data.sources import bookcrossing, movielens, synthetic, tables, taobao
+from paml.data.sources import bookcrossing, movielens, schema_file as tables, synthetic, taobao
 from paml.data.sources.base import LoadRequest, Paper, RawData, Source
 from paml.errors import SettingsError, nearest
 

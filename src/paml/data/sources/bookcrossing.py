@@ -10,12 +10,12 @@ from pathlib import Path
 
 import polars as pl
 
+from paml.data.readers.delimited import Column
+from paml.data.readers.reader import TableReader
+from paml.data.readers.text import Dialect
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
-from paml.data.sources.delimited import Column
 from paml.data.sources.download import Archive
-from paml.data.sources.reader import TableReader
-from paml.data.sources.text import Dialect
 from paml.settings import Settings
 
 ARCHIVE = Archive(

@@ -10,13 +10,13 @@ from typing import Any
 import polars as pl
 from pydantic import Field as Described
 
+from paml.data.readers.delimited import Column
+from paml.data.readers.inputs import file_called
+from paml.data.readers.reader import TableReader
+from paml.data.readers.text import Dialect
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
-from paml.data.sources.delimited import Column
 from paml.data.sources.download import Archive
-from paml.data.sources.files import file_called
-from paml.data.sources.reader import TableReader
-from paml.data.sources.text import Dialect
 from paml.settings import Settings
 
 TEXT, LIST, NUMBER = pl.String(), pl.List(pl.String()), pl.Float64()

@@ -7,11 +7,11 @@ is behind a registration, so it is given with `--from`.
 import polars as pl
 from pydantic import Field as Described
 
+from paml.data.readers.delimited import Column
+from paml.data.readers.reader import TableReader
+from paml.data.readers.text import Dialect
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
-from paml.data.sources.delimited import Column
-from paml.data.sources.reader import TableReader
-from paml.data.sources.text import Dialect
 from paml.settings import Settings
 
 PAGE = "https://tianchi.aliyun.com/dataset/56"

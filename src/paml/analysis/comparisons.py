@@ -1,0 +1,233 @@
+"""What may be concluded from the rows of a comparison: one row per method, seed and user.
+
+The unit of every test is the user: the values of a user who occurs in several seeds are averaged first, since repeated
+users are not more users. So the tests speak of new users, given these trained models; what another training would
+change is shown by the spread over seeds. A value that is null, NaN or infinite is undefined: left out and counted.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from paml.analysis.tests import RESAMPLES, Interval, holm, mean_interval, mean_of, student, two_sided, wilcoxon_p
+from paml.errors import DataError, SettingsError, nearest
+
+BETTER: dict[str, Literal["lower", "higher"]] = {
+    "mse": "lower",
+    "mae": "lower",
+    "nel": "lower",
+    "ndcg3": "higher",
+    "ndcg5": "higher",
+    "auc": "higher",
+}
+GROUPS = ("all", "major", "minor")
+SIGNIFICANT = 0.05
+_KEYS = ("method", "seed", "user", "group")
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """A method on a group of users: mean and standard deviation over seeds of the seed's mean over users."""
+
+    mean: float | None
+    deviation: float | None
+    """None with a single seed."""
+    seeds: int
+    users: int
+    """Different users, in whichever seed."""
+    rows: int
+    undefined: int
+    """Rows (a user in a seed) for which the metric is undefined."""
+
+
+@dataclass(frozen=True)
+class TTest:
+    """Two-tailed Student's t-test of independent samples, as in the paper (`scipy.stats.ttest_ind`)."""
+
+    left: float | None
+    right: float | None
+    p_value: float | None
+    left_users: int
+    right_users: int
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """A method against the best baseline, as in the paper's tables."""
+
+    method: str
+    reference: str
+    test: TTest
+    star: bool
+    """p < 0.05, and the method is the better one."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """method - reference, user by user."""
+
+    method: str
+    reference: str
+    difference: float | None
+    interval: Interval | None
+    """Bootstrap over users (BCa)."""
+    t_p: float | None
+    wilcoxon_p: float | None
+    holm_p: float | None
+    """`t_p` corrected for the family of methods in the same table; None outside of one."""
+    users: int
+    undefined: int
+    """Users without a seed in which both values are defined."""
+    by_seed: tuple[float, ...]
+    """The mean difference in each seed: whether other trainings agree."""
+
+
+def better(metric: str) -> Literal["lower", "higher"]:
+    """The direction in which a metric improves."""
+    if metric not in BETTER:
+        raise SettingsError(f"metric '{metric}' has no direction", remedy=nearest(metric, BETTER))
+    return BETTER[metric]
+
+
+def improves(metric: str, difference: float | None) -> bool:
+    """Whether a difference method - reference is in the method's favour."""
+    lower = better(metric) == "lower"
+    return difference is not None and (difference < 0 if lower else difference > 0)
+
+
+def method_names(rows: pl.DataFrame) -> list[str]:
+    """The methods in the order of their first rows."""
+    return rows["method"].unique(maintain_order=True).to_list()
+
+
+def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds]]:
+    """Per method and group (all, major, minor), as in the paper: "mean and standard deviation" over trials."""
+    values = _values(rows, metric)
+    found: dict[str, dict[str, OverSeeds]] = {method: {} for method in method_names(rows)}
+    for group in GROUPS:
+        part = values if group == "all" else values.filter(pl.col("group") == group)
+        means = part.group_by("method", "seed", maintain_order=True).agg(pl.col("value").mean())
+        in_order = means.sort("method", "seed").group_by("method", maintain_order=True)  # so that sums never differ
+        spread = in_order.agg(
+            mean=pl.col("value").mean(), deviation=pl.col("value").std(ddof=1), seeds=pl.col("value").count()
+        )
+        counts = part.group_by("method").agg(
+            users=pl.col("user").n_unique(), rows=pl.len(), undefined=pl.col("value").null_count()
+        )
+        known = {row.pop("method"): OverSeeds(**row) for row in spread.join(counts, on="method").to_dicts()}
+        for method, summaries in found.items():
+            summaries[group] = known.get(method, OverSeeds(None, None, 0, 0, 0, 0))
+    return found
+
+
+def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str) -> Improvement:
+    """The paper's test: the users' values of two methods as if they were different users (`paired` is sounder)."""
+    left, right = (defined(per_user(of_method(rows, name, metric))) for name in (method, reference))
+    test = _t_test(left, right)
+    favourable = test.left is not None and test.right is not None and improves(metric, test.left - test.right)
+    return Improvement(method, reference, test, favourable and test.p_value is not None and test.p_value < SIGNIFICANT)
+
+
+def groups_test(rows: pl.DataFrame, method: str, metric: str) -> TTest:
+    """The paper's test of major (left) against minor (right) users; a large p does not show that they are equal."""
+    return _t_test(*by_group(per_user(of_method(rows, method, metric))))
+
+
+def paired(
+    rows: pl.DataFrame, method: str, reference: str, metric: str, *, seed: int = 0, resamples: int = RESAMPLES
+) -> Paired:
+    """method - reference for each user within the same seed, averaged over the user's seeds, then tested over users.
+
+    Finds smaller effects than the paper's test wherever the same users are hard for both. `seed` is the bootstrap's.
+    """
+    per_seed = differences(rows, method, reference, metric)
+    users = per_user(per_seed)
+    value_U = defined(users)
+    seeds = per_seed.drop_nulls("value").group_by("seed").agg(pl.col("value").mean()).sort("seed")
+    return Paired(
+        method=method,
+        reference=reference,
+        difference=mean(value_U),
+        interval=mean_interval(value_U, np.random.default_rng(seed), resamples),
+        t_p=two_sided(mean_of(value_U)),
+        wilcoxon_p=wilcoxon_p(value_U),
+        holm_p=None,
+        users=len(value_U),
+        undefined=len(users) - len(value_U),
+        by_seed=tuple(seeds["value"].to_list()),
+    )
+
+
+def paired_table(
+    rows: pl.DataFrame, reference: str, metric: str, *, seed: int = 0, resamples: int = RESAMPLES
+) -> list[Paired]:
+    """All other methods against a reference; they are one family of tests, corrected by Holm."""
+    table = [
+        paired(rows, method, reference, metric, seed=seed, resamples=resamples)
+        for method in method_names(rows)
+        if method != reference
+    ]
+    corrected = holm([line.t_p for line in table])
+    return [replace(line, holm_p=p) for line, p in zip(table, corrected, strict=True)]
+
+
+def of_method(rows: pl.DataFrame, method: str, metric: str) -> pl.DataFrame:
+    """seed, user, group and value of one method, in order; each user at most once per seed."""
+    _check_method(rows, method)
+    values = _values(rows.filter(pl.col("method") == method), metric).drop("method").sort("user", "seed")
+    repeated = values.filter((pl.col("user") == pl.col("user").shift()) & (pl.col("seed") == pl.col("seed").shift()))
+    if len(repeated):
+        where = f"method '{method}', seed {repeated['seed'][0]}"
+        raise DataError(f"user '{repeated['user'][0]}' occurs twice", where=where, remedy="one row per user expected")
+    return values
+
+
+def differences(rows: pl.DataFrame, method: str, reference: str, metric: str) -> pl.DataFrame:
+    """method - reference within the same seed, for the users of both, null where either is undefined."""
+    left, right = (of_method(rows, name, metric) for name in (method, reference))
+    both = left.join(right.drop("group"), on=["seed", "user"], maintain_order="left")
+    return both.select("seed", "user", "group", value=pl.col("value") - pl.col("value_right"))
+
+
+def per_user(values: pl.DataFrame) -> pl.DataFrame:
+    """One row per user, in order: the mean over the user's seeds; the group is the user's and not the seed's."""
+    return values.group_by("user", maintain_order=True).agg(pl.col("group").first(), pl.col("value").mean())
+
+
+def by_group(users: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The defined values of major and of minor users."""
+    major, minor = (defined(users.filter(pl.col("group") == group)) for group in ("major", "minor"))
+    return major, minor
+
+
+def defined(users: pl.DataFrame) -> np.ndarray:
+    """The defined values."""
+    value_U: np.ndarray = users["value"].drop_nulls().to_numpy()
+    return value_U
+
+
+def mean(value_U: np.ndarray) -> float | None:
+    """None for nobody."""
+    return float(value_U.mean()) if len(value_U) else None
+
+
+def _t_test(left: np.ndarray, right: np.ndarray) -> TTest:
+    return TTest(mean(left), mean(right), two_sided(student(left, right)), len(left), len(right))
+
+
+def _values(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """The rows' keys and the metric as `value`, null where undefined."""
+    if metric not in rows.columns or metric in _KEYS:
+        known = [name for name in rows.columns if name not in _KEYS]
+        raise SettingsError(f"the rows have no metric '{metric}'", remedy=nearest(metric, known))
+    value = pl.col(metric).cast(pl.Float64)
+    return rows.select(*_KEYS, value=pl.when(value.is_finite()).then(value))
+
+
+def _check_method(rows: pl.DataFrame, method: str) -> None:
+    """Without any rows there is nobody to compare, which is no mistake."""
+    names = method_names(rows)
+    if names and method not in names:
+        raise SettingsError(f"the rows have no method '{method}'", remedy=nearest(method, names))

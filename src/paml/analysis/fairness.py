@@ -1,0 +1,83 @@
+"""The gap between minor and major users: how large, how sure, and whether it is small enough to be called none."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from paml.analysis.comparisons import by_group, defined, differences, mean, of_method, per_user
+from paml.analysis.tests import RESAMPLES, Interval, difference_interval, equivalence, t_interval, two_sided, welch
+from paml.errors import SettingsError
+
+MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Gap:
+    """minor - major, of the groups' means over users; of an error, positive if minor users fare worse."""
+
+    major: float | None
+    minor: float | None
+    difference: float | None
+    interval: Interval | None
+    """Bootstrap within the groups (BCa)."""
+    welch: Interval | None
+    welch_p: float | None
+    margin: float | None
+    """What counts as no gap, in the metric's own unit; None where nothing was compared with a margin."""
+    equivalence_p: float | None
+    """Welch TOST: below 0.05 the gap is smaller than the margin. A large `welch_p` does not show that."""
+    major_users: int
+    minor_users: int
+    undefined: int
+
+
+def gap(
+    rows: pl.DataFrame,
+    method: str,
+    metric: str,
+    *,
+    margin: float = MARGIN,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Gap:
+    """The gap between minor and major users of a method, and whether it is smaller than a margin.
+
+    `margin` is a fraction of the mean over all users (by default 5 %): an MSE of 1.00 overall counts groups less than
+    0.05 apart as equal. Choose it before looking at the results.
+    """
+    if margin <= 0:
+        raise SettingsError(f"margin {margin} cannot hold a gap", remedy="a fraction above 0 expected, such as 0.05")
+    users = per_user(of_method(rows, method, metric))
+    overall = mean(defined(users))
+    return _gap(users, None if overall is None else margin * abs(overall), seed, resamples)
+
+
+def gap_difference(
+    rows: pl.DataFrame, method: str, reference: str, metric: str, *, seed: int = 0, resamples: int = RESAMPLES
+) -> Gap:
+    """gap(method) - gap(reference) on the users for whom both are defined.
+
+    Means are linear, so this is the gap of the users' own differences: `major` and `minor` are how far the method is
+    from the reference in either group, and resampling users resamples both methods together.
+    """
+    return _gap(per_user(differences(rows, method, reference, metric)), None, seed, resamples)
+
+
+def _gap(users: pl.DataFrame, margin: float | None, seed: int, resamples: int) -> Gap:
+    major, minor = by_group(users)
+    estimate = welch(minor, major)
+    means = mean(major), mean(minor)
+    return Gap(
+        major=means[0],
+        minor=means[1],
+        difference=None if means[0] is None or means[1] is None else means[1] - means[0],
+        interval=difference_interval(minor, major, np.random.default_rng(seed), resamples),
+        welch=t_interval(estimate),
+        welch_p=two_sided(estimate),
+        margin=margin,
+        equivalence_p=equivalence(estimate, margin),
+        major_users=len(major),
+        minor_users=len(minor),
+        undefined=users["value"].null_count(),
+    )

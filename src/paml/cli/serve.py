@@ -1,0 +1,121 @@
+"""The commands that use a trained run: parse, call, render."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from paml.cli.show import render_recommendations, standard_output
+from paml.errors import SettingsError, shortened
+from paml.recommend.predictor import as_answer
+from paml.recommend.requests import Rating
+from paml.settings import parse_assignments
+from paml.training.run import Run
+
+serve_app = typer.Typer()
+
+RunArgument = Annotated[Path, typer.Argument(help="A run made by `paml train`.", metavar="RUN")]
+
+
+@serve_app.command("recommend")
+def recommend(
+    path: RunArgument,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option("--profile", help="What is known of the user, such as age=25; repeatable.", metavar="FIELD=VALUE"),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option("--rate", help="A rating of the user, such as 318=5; repeatable.", metavar="ITEM=SCORE"),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option("--context", help="Where the items will be met; repeatable.", metavar="FIELD=VALUE"),
+    ] = None,
+    number: Annotated[int, typer.Option("-n", help="How many items.", min=1)] = 10,
+    why: Annotated[bool, typer.Option("--why", help="Add the ratings that moved each score most.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Recommend items to a new user by a profile and a few ratings."""
+    ratings = [_rating(text) for text in rate or ()]
+    user = Run.load(path).adapt(parse_assignments(profile or []), ratings)
+    where = parse_assignments(context or []) or None
+    found = user.recommend(number, context=where)
+    reasons = user.reasons([entry.item for entry in found], context=where) if why else [[] for _ in found]
+    if as_json:
+        typer.echo(json.dumps(as_answer(user, found, reasons), ensure_ascii=False))
+    else:
+        render_recommendations(standard_output(), user, found, reasons)
+
+
+def _rating(text: str) -> Rating:
+    """`318=5`; an id may have an equals sign itself."""
+    item, sign, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = None
+    if not sign or not item or number is None:
+        raise SettingsError(
+            f"--rate '{shortened(text)}' is not a rating", remedy="write it as ITEM=SCORE, such as 318=5"
+        )
+    return Rating(item, number)
+
+
+@serve_app.command("serve")
+def serve(
+    path: RunArgument,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 for a free one.", min=0, max=65535)] = 8000,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", help="sqlite:///FILE or postgresql://...; RUN/users.sqlite if not given.", metavar="URL"
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A host name by which a proxy calls the service; repeatable.", metavar="NAME"),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option("--rate", help="Requests per second of one key or address; 0 for any number.", min=0)
+    ] = 100,
+    batch: Annotated[int, typer.Option("--batch", help="Users adapted together at most.", min=1, max=1024)] = 32,
+    threads: Annotated[
+        int, typer.Option("--threads", help="Threads of the model's products; 0 for one per core.", min=0)
+    ] = 1,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        typer.Option("--log-level", help="What to log; `warning` leaves out single requests."),
+    ] = "info",
+    new_key: Annotated[
+        str | None, typer.Option("--new-key", help="Make a key, print it once, and exit.", metavar="NAME")
+    ] = None,
+    revoke_key: Annotated[
+        str | None, typer.Option("--revoke-key", help="End a key's validity, and exit.", metavar="NAME")
+    ] = None,
+    list_keys: Annotated[bool, typer.Option("--list-keys", help="List the keys' names, and exit.")] = False,
+) -> None:
+    """Serve a trained run over HTTP: users and their ratings in a store, recommendations out, and a page to try it."""
+    try:
+        from paml.serve.limits import Limits
+        from paml.serve.server import Address, Options, open_store, serve as serve_run
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"{error.name} is not installed", remedy="pip install 'paml[serve]'") from None
+    if new_key is not None or revoke_key is not None or list_keys:
+        opened = open_store(path, store)
+        try:
+            if new_key is not None:
+                typer.echo(opened.add_key(new_key))
+            if revoke_key is not None and not opened.revoke_key(revoke_key):
+                raise SettingsError(f"there is no key named '{revoke_key}'", remedy="--list-keys shows them")
+            for key in opened.keys() if list_keys else ():
+                typer.echo(f"{key.created.isoformat()}  {key.name}")
+        finally:
+            opened.close()
+        return
+    address = Address(host, port, tuple(name or ()))
+    serve_run(path, Options(address, store, Limits(per_second=rate), batch, threads, log_level))

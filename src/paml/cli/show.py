@@ -1,0 +1,198 @@
+"""What commands show on a terminal: tables of settings, rules, descriptions, evaluations and comparisons."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paml.analysis.verdict import costs
+from paml.data.dataset import PreparedData, RuleRecord
+from paml.recommend.explain import Reason
+from paml.recommend.predictor import Recommendation, User
+from paml.report.render import Form, render
+from paml.report.tables import all_tables
+from paml.settings import Settings
+from paml.training.recipe import recipe_label
+from paml.training.run import Run
+
+
+def standard_output() -> Console:
+    """Standard output; text is shown as it is, and lines to copy are not wrapped."""
+    return Console(emoji=False, highlight=False)
+
+
+def render_comparison(console: Console, results: dict[str, Any], form: Form, only: set[str] | None = None) -> None:
+    """The verdict in sentences, then the tables."""
+    for sentence in [*results["verdict"], *costs(results)]:
+        console.print(sentence, markup=False)
+    console.print()
+    for table in all_tables(results):
+        if only is None or table.name in only:
+            console.print(render(table, form), markup=False, soft_wrap=True)
+            console.print()
+
+
+def render_training(console: Console, run: Run) -> None:
+    """How a training ended."""
+    settings = run.settings
+    title = f"{settings.method}, recipe {recipe_label(settings.recipe_name)}, seed {settings.seed}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in settings.summary.items():
+        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
+    console.print(table)
+    console.print(f"next: paml evaluate {run.path}", markup=False, soft_wrap=True)
+
+
+def render_evaluation(console: Console, result: dict[str, Any]) -> None:
+    """All, major and minor users side by side."""
+    title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for group in ("all", "major", "minor"):
+        table.add_column(group, justify="right")
+    for name, values in result.items():
+        if isinstance(values, dict) and name != "undefined":
+            cells = [values[group] for group in ("all", "major", "minor")]
+            decimals = 5 if name == "rate" else 4
+            table.add_row(
+                name, *("–" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.{decimals}f}" for c in cells)
+            )
+    console.print(table)
+    p_value = result["p_value"]
+    console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
+    for name, count in result["undefined"].items():
+        if count:
+            console.print(f"{name} is undefined for {count:,} users, who are left out of its mean")
+
+
+def render_recommendations(
+    console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]
+) -> None:
+    """The items, best first, with what moved their scores; and what the model makes of the user."""
+    table = Table(show_edge=False)
+    for name in ("item", "title"):
+        table.add_column(name)
+    table.add_column("score", justify="right")
+    if any(reasons):
+        table.add_column("because")
+    for entry, because in zip(found, reasons, strict=True):
+        told = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
+        table.add_row(*map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(told)] if told else []))
+    console.print(table)
+    console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
+
+
+def render_search(console: Console, found: dict[str, Any], data: Path) -> None:
+    """The best trial beside the start, the settings that it has, and how to use them."""
+    best, trials = found["best"], found["trials"]
+    table = Table(title=f"{found['method']} on {found['source']}, seed {found['seed']}", title_justify="left")
+    table.add_column("")
+    table.add_column(f"start ({found['recipe']})", justify="right")
+    table.add_column(f"best (trial {best['trial']})", justify="right")
+    start = found["start"]
+    shown = "diverged" if start["validation"] is None else f"{start['validation']:.4f}"
+    table.add_row(f"validation {found['metric']}", shown, f"{best['validation']:.4f}", end_section=True)
+    for name, value in best["settings"].items():
+        table.add_row(name, _setting(start["settings"][name]), _setting(value))
+    console.print(table)
+    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
+    console.print(f"{sum(trials.values())} trials ({counts}) in {found['seconds'] / 60:.1f} min")
+    command = ["paml", "train", str(data), "--method", found["method"], "--recipe", found["best_recipe"]]
+    console.print(f"next: {shlex.join(command)}", markup=False, soft_wrap=True)
+
+
+def _setting(value: Any) -> str:
+    """A setting as people type it, numbers in four digits."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
+    """Every setting with its default and description."""
+    defaults = settings().model_dump(mode="json")
+    return {
+        name: {"default": defaults[name], "description": field.description}
+        for name, field in settings.model_fields.items()
+    }
+
+
+def settings_table(settings: type[Settings]) -> Table:
+    """Every setting with its default and description, as a table."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, entry in settings_of(settings).items():
+        table.add_row(f"  {name}={entry['default']}", f"[dim]{entry['description']}[/dim]")
+    return table
+
+
+def render_preparation(console: Console, data: PreparedData) -> None:
+    """What the rules kept, what was left out, and what there is now."""
+    manifest = data.manifest
+    console.print(_rules_table(manifest.rules))
+    if manifest.source.bad_lines:
+        console.print(f"skipped {manifest.source.bad_lines:,} bad lines")
+    if manifest.source.repeated:
+        console.print(f"left out {manifest.source.repeated:,} earlier ratings of the same item by the same user")
+    if manifest.source.strangers:
+        console.print(f"{manifest.source.strangers:,} users have no profile: all their fields are unknown")
+    for note in manifest.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    summary = f"{data.path}: {manifest.users:,} users, {manifest.interactions:,} interactions"
+    console.print(summary, markup=False, soft_wrap=True)
+    console.print(f"next: paml data describe {data.path}", markup=False, soft_wrap=True)
+
+
+def _rules_table(rules: tuple[RuleRecord, ...]) -> Table:
+    """What each rule of the protocol kept and dropped."""
+    table = Table(title="Users", title_justify="left")
+    table.add_column("rule")
+    table.add_column("kept", justify="right")
+    table.add_column("dropped", justify="right")
+    for rule in rules:
+        table.add_row(rule.rule, f"{rule.kept:,}", f"{rule.dropped:,}")
+    return table
+
+
+def render_description(console: Console, facts: dict[str, Any]) -> None:
+    """The description as tables."""
+    sizes = Table(
+        title=f"{facts['source']['name']} ({facts['target']['kind']})", title_justify="left", show_header=False
+    )
+    paper = facts["paper"] or {}
+    sizes.add_row("users", _beside(f"{facts['users']:,}", paper.get("users"), ",d"))
+    sizes.add_row("items", _beside(f"{facts['items']:,} ({facts['items_met']:,} met)", paper.get("items"), ",d"))
+    sizes.add_row("interactions", f"{facts['interactions']:,}")
+    sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
+    groups = " / ".join(f"{share:.1%}" for share in facts["groups"].values())
+    sizes.add_row("major / minor users", _beside(groups, paper.get("major"), ".0%"))
+    quantiles = facts["rows_per_user"]
+    sizes.add_row("interactions per user", ", ".join(f"{name} {value:g}" for name, value in quantiles.items()))
+    for rule, dropped in facts["dropped"].items():
+        sizes.add_row(f"dropped: not among '{rule}'", f"{dropped:,}")
+    sizes.add_row("fingerprint", facts["fingerprint"][:16])
+    console.print(sizes)
+    histogram = Table(title="Targets", title_justify="left", show_header=False)
+    most = max([*facts["histogram"].values(), 1])
+    bar = "█" if console.encoding.lower().startswith("utf") else "#"
+    for value, count in facts["histogram"].items():
+        histogram.add_row(
+            value, f"{count:,}", f"{count / max(facts['interactions'], 1):.1%}", bar * round(30 * count / most)
+        )
+    console.print(histogram)
+    common = Table(
+        title="Users with a common value, per field (paper, Tab. 1)", title_justify="left", show_header=False
+    )
+    for name, share in facts["common_shares"].items():
+        common.add_row(name, _beside(f"{share:.1%}", paper.get("common_shares", {}).get(name), ".1%"))
+    console.print(common)
+    for note in facts["notes"]:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _beside(found: str, printed: float | None, form: str) -> str:
+    """What we found, and what the paper prints for it."""
+    return found if printed is None else f"{found}  [dim]paper: {printed:{form}}[/dim]"

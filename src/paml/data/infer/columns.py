@@ -1,0 +1,197 @@
+"""What the values of one column of text tell: numbers, times, lists, codes, blanks."""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+import polars as pl
+
+from paml.data.infer.sample import LIST_MARK
+from paml.data.readers.delimited import TIME_FORMATS
+
+SURE_BLANKS = ("NULL", "null", "N/A", "n/a", "#N/A", "<NA>", "\\N", "nan", "NaN", "?")
+BLANKS_AMONG_NUMBERS = ("NA", "na", "None", "none", "-")  # as text they may mean something
+NEARLY_UNIQUE = 0.8
+MOST_LEVELS = 101  # values that a scale of ratings may have
+CLICKS = (0.0, 1.0)
+
+
+class Column:
+    """A column of a sample; every fact is computed when it is first asked for."""
+
+    def __init__(self, name: str, values: pl.Series, stated: str | None = None) -> None:
+        self.name, self.values, self.stated = name, values, stated
+
+    @cached_property
+    def known(self) -> pl.Series:
+        """Values that are not blank."""
+        return self.values.drop_nulls()
+
+    @cached_property
+    def distinct(self) -> pl.Series:
+        """Each known value once."""
+        return self.known.unique()
+
+    @property
+    def blank_share(self) -> float:
+        """Share of blank values."""
+        return 1 - len(self.known) / max(len(self.values), 1)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some value occurs more than once."""
+        return len(self.distinct) < len(self.known)
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether it can be the key of a table: (practically) no value twice, none blank."""
+        return len(self.distinct) >= 0.99 * len(self.values) and self.blank_share == 0
+
+    @property
+    def is_nearly_unique(self) -> bool:
+        """Whether most values occur once, as titles and names do."""
+        return len(self.distinct) >= NEARLY_UNIQUE * len(self.known)
+
+    @cached_property
+    def numbers(self) -> pl.Series | None:
+        """The distinct values as numbers, in order, if all are."""
+        return self.mostly_numbers(1.0)
+
+    def mostly_numbers(self, share: float) -> pl.Series | None:
+        """The distinct values that are numbers, in order, if at least `share` of all are."""
+        numbers = self.distinct.cast(pl.Float64, strict=False)
+        finite = numbers.filter(numbers.is_finite().fill_null(False))
+        return finite.unique().sort() if len(finite) and len(finite) >= share * len(self.distinct) else None
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all values are whole numbers."""
+        return self.numbers is not None and bool((self.numbers == self.numbers.round()).all())
+
+    @cached_property
+    def has_leading_zeros(self) -> bool:
+        """Whether the digits are a code such as 01234."""
+        return bool(self.distinct.str.contains(r"^0\d").any())
+
+    @cached_property
+    def has_decimal_commas(self) -> bool:
+        """Whether the values are numbers like 3,5."""
+        written = bool(self.distinct.str.contains(r"^-?\d*(,\d+)?$").all())
+        return written and self.numbers is None and len(self.distinct) > 0
+
+    @cached_property
+    def is_row_number(self) -> bool:
+        """Whether the values count the rows."""
+        if not self.is_whole or len(self.values) < 3 or self.blank_share:
+            return False
+        return bool((self.known.cast(pl.Float64).diff().drop_nulls() == 1).all())
+
+    @cached_property
+    def scale(self) -> tuple[float, float, float] | None:
+        """Lowest and highest value and step, if (practically) all values are a few numbers at equal distances."""
+        numbers = self.mostly_numbers(1.0 if len(self.distinct) < 20 else 0.9)
+        if numbers is None or not 2 <= len(numbers) <= MOST_LEVELS:
+            return None
+        low, high = float(numbers[0]), float(numbers[-1])
+        step = round(float(numbers.diff().drop_nulls().min()), 6)  # type: ignore[arg-type]
+        if self.is_whole and high - low <= 10:
+            step = 1.0
+        steps = (numbers - low) / step
+        fits = bool(((steps - steps.round()).abs() < 1e-6).all()) and (high - low) / step < MOST_LEVELS
+        return (low, high, step) if fits else None
+
+    @property
+    def is_click(self) -> bool:
+        """Whether the values are 0 and 1."""
+        return self.numbers is not None and tuple(self.numbers) == CLICKS
+
+    @cached_property
+    def time(self) -> str | None:
+        """What kind of time the values are by their form or magnitude, if they are one."""
+        if self.stated == "time":
+            return "date and time by its type"
+        if self.numbers is not None:
+            low, high = float(self.numbers[0]), float(self.numbers[-1])
+            if low > 3e8 and high < 4.2e9 and not self.has_leading_zeros:
+                return "unix seconds by their magnitude"
+            return "unix milliseconds by their magnitude" if low > 3e11 and high < 4.2e12 else None
+        for form in TIME_FORMATS:  # all values in one form, because a file is read in one
+            if self.distinct.str.to_datetime(form, strict=False).is_not_null().all() and len(self.distinct):
+                return f"dates like {self.known[0]}"
+        return None
+
+    @property
+    def mean_length(self) -> float:
+        """Characters of a distinct value."""
+        return float(self.distinct.str.len_chars().mean() or 0)  # type: ignore[arg-type]
+
+    @cached_property
+    def is_address(self) -> bool:
+        """Whether the values are addresses of web pages."""
+        return bool(self.distinct.str.contains(r"^(https?://|www\.)").mean() > 0.5) if len(self.distinct) else False  # type: ignore[operator]
+
+    @cached_property
+    def list_separator(self) -> str | None:
+        """What separates the parts, if values are lists: it is frequent, and parts come again in other values.
+
+        A bar is always taken for a separator. Commas and semicolons must also join varying numbers of parts into more
+        combinations than there are parts: `Paris, France` is one value.
+        """
+        if self.stated in {"list", "token_seq"}:
+            return LIST_MARK if self.stated == "list" else " "
+        for separator in ("|", ";", ", ", ","):
+            parts = self.distinct.str.split(separator)
+            widths = parts.list.len()
+            flat = parts.explode().str.strip_chars()
+            rows = self.known.str.split(separator).explode() if separator == "|" else flat
+            if (widths > 1).sum() < 0.3 * len(widths) or len(rows) < 1.5 * flat.n_unique():
+                continue
+            few = flat.n_unique() < 0.8 * len(self.distinct) and widths.n_unique() > 1
+            if separator == "|" or few:
+                return separator
+        return None
+
+    def tokens(self) -> list[str]:
+        """The column's name as words: `movieId` and `MOVIE_ID` are movie and id."""
+        return tokens(self.name)
+
+    def blanks(self) -> list[str]:
+        """Values that mean "not known", such as NULL."""
+        counts = dict(self.known.value_counts(name="n").iter_rows())
+        found = [token for token in SURE_BLANKS if counts.get(token, 0) > (1 if self.is_nearly_unique else 0)]
+        rest = self.distinct.filter(~self.distinct.is_in([*found, *BLANKS_AMONG_NUMBERS]))
+        if len(rest) and rest.cast(pl.Float64, strict=False).is_finite().fill_null(False).all():
+            found += [token for token in BLANKS_AMONG_NUMBERS if token in counts]
+        return found
+
+    def where(self, rows: pl.Series) -> "Column":
+        """The same column of fewer rows."""
+        return Column(self.name, self.values.filter(rows), self.stated)
+
+
+def tokens(name: str) -> list[str]:
+    """Lower-case words of a name in any spelling."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    return [word.lower() for word in re.findall(r"[^\W_]+", spaced)]
+
+
+def one_to_one(a: Column, b: Column) -> bool:
+    """Whether each value of one goes with one value of the other: they say the same."""
+    if len(a.distinct) != len(b.distinct) or a.blank_share != b.blank_share:
+        return False
+    pairs = pl.DataFrame({"a": a.values, "b": b.values}).n_unique()
+    return pairs == a.values.n_unique() == b.values.n_unique()
+
+
+def tells(column: Column, target: Column) -> bool:
+    """Whether a column is the target in other words: the one is a function of the other, and not because it is rare."""
+    if not 2 <= len(column.distinct) <= len(column.known) / 10:
+        return False
+    both = pl.DataFrame({"a": column.values, "b": target.values}).drop_nulls()
+    counts = both["a"].n_unique(), both["b"].n_unique()
+    return min(counts) > 1 and both.n_unique() in counts
+
+
+def same_values(a: Column, others: Sequence[Column]) -> bool:
+    """Whether a column repeats another one row by row."""
+    return any(a.values.equals(other.values) for other in others)

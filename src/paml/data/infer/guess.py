@@ -1,0 +1,276 @@
+"""The schema of tables that nobody has described: guessed from samples, with a reason for every guess."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from paml.data.infer.columns import Column, one_to_one, same_values, tells
+from paml.data.infer.roles import (
+    Found,
+    Link,
+    Table,
+    connect,
+    find_key,
+    find_target,
+    find_time,
+    settled_by,
+    sides,
+)
+from paml.data.infer.sample import LIST_MARK, Sample
+from paml.data.schema import RESERVED, Kind
+
+FEW = 25  # distinct whole numbers that are rather codes than amounts
+FREE_TEXT = 60  # characters
+CODES = {"id", "code", "zip", "zipcode", "postcode", "level", "type", "class", "category", "group", "segid"}
+HOURS = r"^\d{1,2}(:\d\d)? ?([AaPp]\.?[Mm]\.?|h)?$"
+
+
+@dataclass(frozen=True)
+class FieldGuess:
+    """A column as a field, or the reason why it is left out."""
+
+    name: str
+    column: str
+    kind: Kind
+    reason: str
+    used: bool = True
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Further keys of the field: separator, minimum, maximum."""
+
+
+@dataclass(frozen=True)
+class SideGuess:
+    """A table of users or items: its key and fields."""
+
+    table: Table
+    key: str
+    reason: str
+    fields: Sequence[FieldGuess]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Everything that a schema file says."""
+
+    log: Table
+    user: Found
+    item: Found
+    target: Found
+    scale: tuple[float, float, float] | None
+    """Lowest, highest and step of ratings; None of clicks, or if there is no target."""
+    time: Found
+    users: SideGuess | None
+    items: SideGuess | None
+    context: Sequence[FieldGuess]
+
+    @property
+    def gaps(self) -> list[str]:
+        """What could not be found and must be written by hand."""
+        found = {"user": self.user, "item": self.item, "target": self.target}
+        return [f"{role}: {entry.reason}" for role, entry in found.items() if entry.column is None]
+
+
+def guess(samples: Sequence[Sample]) -> Guess:
+    """One to three samples in any order: interactions, and perhaps users and items."""
+    log, links = connect([Table.of(sample) for sample in samples])
+    side = sides(log, links)
+    keys: dict[str, Found] = {name: _linked(link) for name, link in side.items()}
+    for name in ("user", "item"):
+        if name not in keys:
+            taken = {entry.column for entry in keys.values() if entry.column}
+            keys[name] = find_key(log, name, taken)
+    user, item = keys["user"], keys["item"]
+    taken = {entry.column for entry in (user, item) if entry.column}
+    by_user = settled_by(log, user.column) - taken
+    by_item = settled_by(log, item.column) - taken
+    target = find_target(log, taken, by_user | by_item)
+    taken |= {target.column} if target.column else set()
+    time = find_time(log, taken, by_user | by_item)
+    taken |= {time.column} if time.column else set()
+    rest = [column for name, column in log.columns.items() if name not in taken]
+    profile = [c for c in rest if "user" not in side and c.name in by_user and not _constant(c)]
+    content = [c for c in rest if "item" not in side and c.name in by_item and not _constant(c) and c not in profile]
+    context = [c for c in rest if c not in profile and c not in content]
+    log_keys = [log.columns[name] for name in (user.column, item.column) if name]
+    users = _side(side.get("user"), "user") or _from_log(log, user.column, profile, "user")
+    items = _side(side.get("item"), "item") or _from_log(log, item.column, content, "item")
+    scale = log.columns[target.column].scale if target.column else None
+    if target.column and log.columns[target.column].is_click:
+        scale = None
+    barred = {name: "the other file has it, too" for link in side.values() for name in link.table.columns}
+    fields = _fields(context, log_keys, "interaction", {**barred, **_leaks(log, context, target)})
+    return Guess(log, user, item, target, scale, time, users, items, fields)
+
+
+def _leaks(log: Table, context: Sequence[Column], target: Found) -> dict[str, str]:
+    """Columns that would write the target into the inputs, and why."""
+    if target.column is None:
+        return {}
+    leaks = dict.fromkeys(target.others, "could be the target, too")
+    for column in context:
+        if tells(column, log.columns[target.column]):
+            leaks[column.name] = f"tells the target: its values go with those of '{target.column}'"
+    return leaks
+
+
+def _linked(link: Link) -> Found:
+    return Found(link.column, f"its values are found in column '{link.key}' of {link.table.name}")
+
+
+def _constant(column: Column) -> bool:
+    return len(column.distinct) < 2
+
+
+def _side(link: Link | None, side: str) -> SideGuess | None:
+    """A table of its own: all its columns but the key."""
+    if link is None:
+        return None
+    columns = [column for name, column in link.table.columns.items() if name != link.key]
+    reason = "unique, and what the interactions refer to"
+    if link.missing and side == "item":
+        reason += f"; {link.missing:,} items of the sample have no row here: add their rows, blank if need be"
+    return SideGuess(link.table, link.key, reason, _fields(columns, [link.table.columns[link.key]], side))
+
+
+def _from_log(log: Table, key: str | None, columns: Sequence[Column], side: str) -> SideGuess | None:
+    """Users or items of one wide table; items without any field get their own key as one."""
+    if key is None:
+        return None
+    first = log.columns[key].values.is_first_distinct()
+    fields = _fields([column.where(first) for column in columns], [log.columns[key].where(first)], side)
+    if side == "item" and not any(entry.used and entry.kind is not Kind.IDENTIFIER for entry in fields):
+        name = field_name(key)
+        name = (
+            name
+            if log.columns[key].is_whole and name.lower() not in RESERVED
+            else f"{name.removesuffix('_value')}_type"
+        )
+        fields = [FieldGuess(name, key, Kind.CATEGORICAL, "items have no other field: which it is, is one"), *fields]
+    elif not fields:
+        return None
+    return SideGuess(log, key, f"of the interactions' own file: fields have one value per {side}", fields)
+
+
+def _fields(
+    columns: Iterable[Column], keys: Sequence[Column], side: str, barred: Mapping[str, str] | None = None
+) -> list[FieldGuess]:
+    """Each column as a field, or left out; `barred` ones are, for a reason that others than the column know."""
+    fields: list[FieldGuess] = []
+    kept: list[Column] = []
+    names: set[str] = set()
+    for column in columns:
+        name = field_name(column.name, column)
+        while name in names:
+            name += "_2"
+        names.add(name)
+        twin = next((other for other in kept if _says_the_same(column, other)), None)
+        if reason := _why_not(column, keys, side, (barred or {}).get(column.name), twin):
+            fields.append(FieldGuess(name, column.name, Kind.CATEGORICAL, reason, used=False))
+            continue
+        kind, reason, more = kind_of_column(column)
+        useless = kind is Kind.IDENTIFIER and side == "interaction"
+        fields.append(FieldGuess(name, column.name, kind, reason, not useless, more))
+        kept.append(column)
+    return fields
+
+
+def _says_the_same(column: Column, other: Column) -> bool:
+    return 2 <= len(column.distinct) <= len(column.known) / 10 and one_to_one(column, other)
+
+
+def _why_not(  # noqa: C901 - a list of reasons
+    column: Column, keys: Sequence[Column], side: str, barred: str | None, twin: Column | None
+) -> str | None:
+    """Why a column cannot or should not be a field; None if it can."""
+    if not len(column.known):
+        return "all values are blank"
+    if column.blank_share > 0.5:
+        return f"{column.blank_share:.0%} of the values are blank"
+    if _constant(column):
+        return f"all values are {_short(column.known[0])}"
+    if column.stated == "float_seq":
+        return "a list of numbers"
+    if same_values(column, keys):
+        return "repeats a key"
+    if column.is_row_number:
+        return "counts the rows"
+    if barred is not None:
+        return barred
+    if twin is not None:
+        return f"each value goes with one of '{twin.name}': it says the same"
+    if column.is_address:
+        return "addresses of web pages"
+    if column.time and (column.numbers is None or column.stated == "time"):
+        return f"{column.time}: a date is no input; make a year or a weekday of it"
+    if column.has_decimal_commas and len(column.distinct) > FEW:
+        return "decimal commas: write the numbers with a point"
+    if (
+        column.list_separator is None
+        and column.mean_length > FREE_TEXT
+        and len(column.distinct) > len(column.known) / 10
+    ):
+        return f"free text of {column.mean_length:.0f} characters on average"
+    if side == "interaction" and column.numbers is None and column.list_separator is None and column.is_nearly_unique:
+        return "nearly every value is another one"
+    return None
+
+
+def kind_of_column(column: Column) -> tuple[Kind, str, dict[str, object]]:
+    """Kind, reason and further keys of a column that is used."""
+    count, words = f"{len(column.distinct):,}", set(column.tokens())
+    if separator := column.list_separator:
+        parts = column.distinct.str.split(separator).explode().n_unique()
+        if separator == LIST_MARK:
+            return Kind.MULTI, f"lists of {parts:,} values", {}
+        more: dict[str, object] = {} if separator == "|" else {"separator": separator}
+        return Kind.MULTI, f"{parts:,} values, several in one joined by '{separator}'", more
+    if column.numbers is None or column.stated == "token":
+        if column.is_nearly_unique and len(column.distinct) > 2:
+            return Kind.IDENTIFIER, f"nearly every value is another one ({_short(column.known[0])})", {}
+        return Kind.CATEGORICAL, f"{count} values", {}
+    low, high = float(column.numbers[0]), float(column.numbers[-1])
+    span = f"{low:g} to {high:g}"
+    if "age" in words and 5 <= float(column.numbers.median()) <= 110:  # type: ignore[arg-type]
+        if len(column.distinct) > 10 or (low >= 10 and high <= 100):
+            return (
+                Kind.CATEGORICAL,
+                f"ages from {span}; others than 10 to 100 are wrong",
+                {"minimum": 10, "maximum": 100},
+            )
+        return Kind.CATEGORICAL, f"{count} codes of ages", {}
+    if column.has_leading_zeros or (column.is_whole and words & CODES):
+        if column.is_nearly_unique:
+            return Kind.IDENTIFIER, "nearly every code is another one", {}
+        return Kind.CATEGORICAL, f"{count} codes", {}
+    if len(column.distinct) <= (FEW if column.is_whole else 5) and len(column.distinct) <= max(
+        len(column.known) / 3, 2
+    ):
+        return Kind.CATEGORICAL, f"{count} numbers, {span}: rather codes than amounts", {}
+    return Kind.NUMERIC, f"{count} numbers, {span}", {}
+
+
+def field_name(column: str, values: Column | None = None) -> str:
+    """A name that fields may have, as near to the column's as possible."""
+    plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_") or "field"
+    name = name if name[0].isalpha() else f"f_{name}"
+    if name not in RESERVED:
+        return name
+    if name == "time" and values is not None and values.distinct.str.contains(HOURS).all():
+        return "hour"
+    return f"{name}_value"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 30 else text[:27] + "..."
+
+
+def missing_targets(log: Table, target: str | None) -> int:
+    """Rows whose target is blank or no number: lines that a preparation takes for bad."""
+    if target is None:
+        return 0
+    values = log.columns[target].values
+    return int((~values.cast(pl.Float64, strict=False).is_finite().fill_null(False)).sum())

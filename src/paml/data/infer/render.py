@@ -1,0 +1,166 @@
+"""`paml data inspect`: a first schema file for people's own tables, with the reason for every guess as a comment."""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paml.data.infer.guess import FieldGuess, Guess, SideGuess, guess, missing_targets
+from paml.data.infer.roles import Found, Table
+from paml.data.infer.sample import ROWS, read_sample
+from paml.data.readers.inputs import PARQUET, kind_of
+from paml.data.readers.text import ATOMIC
+from paml.errors import DataError, SettingsError
+from paml.files import write_text
+
+MOST_FILES = 3
+WIDTH = 60  # column at which comments begin, where the line leaves room
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A schema file's text, and what in it must be completed by hand."""
+
+    text: str
+    gaps: Sequence[str]
+
+    def write(self, path: Path) -> None:
+        """Write the schema file; one that is there already is not touched."""
+        refuse_existing(path)
+        write_text(path, self.text)
+
+
+def inspect(files: Iterable[str | os.PathLike[str]]) -> str:
+    """Guess the schema of one to three files (interactions, users, items, in any order): the text of a schema file."""
+    return inspect_files([Path(file) for file in files]).text
+
+
+def inspect_files(files: Sequence[Path], folder: Path | None = None) -> Inspection:
+    """The same for a schema file that will lie in `folder` (beside the first file if not given)."""
+    if not 1 <= len(files) <= MOST_FILES:
+        raise SettingsError(f"{len(files)} files", remedy="give one to three: interactions, users, items")
+    resolved = [file.resolve() for file in files]
+    twice = [file for file, path in zip(files, resolved, strict=True) if resolved.count(path) > 1]
+    if twice:
+        raise SettingsError(f"'{twice[0]}' is given twice", remedy="give each file once")
+    with tempfile.TemporaryDirectory() as workdir:
+        guessed = guess([read_sample(file, Path(workdir)) for file in files])
+    return Inspection(_render(guessed, (folder or files[0].parent).resolve()), guessed.gaps)
+
+
+def refuse_existing(path: Path) -> None:
+    """A schema file that people may have edited is never written over."""
+    if os.path.lexists(path):
+        raise DataError("already exists", where=path, remedy="choose another --out, or remove it first")
+
+
+def _render(guessed: Guess, folder: Path) -> str:
+    log = guessed.log
+    lines = ["# A first guess: read the reasons, correct what is wrong. docs/data.md describes the format.", ""]
+    lines += [*_target(guessed), "", "[interactions]", *_file(log, folder)]
+    for role in ("user", "item", "target"):
+        found: Found = getattr(guessed, role)
+        lines.append(_line(f"{role} = {_quoted(found.column or '?')}", found.reason))
+    bad = missing_targets(log, guessed.target.column)
+    if bad:
+        lines.append(f"# {bad:,} rows have no number there: prepare them with --skip-bad-lines")
+    if guessed.time.column:
+        lines.append(_line(f"time = {_quoted(guessed.time.column)}", guessed.time.reason))
+    else:
+        lines.append(f"# time: {guessed.time.reason}")
+    if guessed.context:
+        lines += ["[interactions.context]", *(_field(entry) for entry in guessed.context)]
+    for title, side in (("users", guessed.users), ("items", guessed.items)):
+        lines += ["", *_side(title, side, log, folder)]
+    return "\n".join(lines) + "\n"
+
+
+def _target(guessed: Guess) -> list[str]:
+    if guessed.target.column is None:
+        return ["[target]", _line('kind = "?"', "rating (with low, high and step) or click: no target was found")]
+    if guessed.scale is None:
+        return ["[target]", _line('kind = "click"', f"{guessed.target.column} holds 0 and 1")]
+    low, high, step = guessed.scale
+    column = guessed.log.columns[guessed.target.column]
+    zeros = column.known.cast(float, strict=False).eq(0).mean() or 0
+    note = "; 0 is frequent: if it means 'not rated', leave those rows out" if low == 0 and zeros > 0.3 else ""  # type: ignore[operator]
+    return [
+        "[target]",
+        _line('kind = "rating"', f"{guessed.target.column} holds numbers on a scale"),
+        _line(f"low = {low:g}", "lowest, highest and smallest distance of the values seen: widen it if need be" + note),
+        f"high = {high:g}",
+        f"step = {step:g}",
+    ]
+
+
+def _side(title: str, side: SideGuess | None, log: Table, folder: Path) -> list[str]:
+    if side is None:
+        missing = (
+            "no profile: all users get the same learning rate" if title == "users" else "nothing is known of items"
+        )
+        return [f"# [{title}]: {missing}"]
+    lines = [f"[{title}]", *_file(side.table, folder, notes=side.table is not log)]
+    lines.append(_line(f"key = {_quoted(side.key)}", side.reason))
+    return [*lines, f"[{title}.fields]", *(_field(entry) for entry in side.fields)]
+
+
+def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
+    """The file's name, and how it is written where that is not what is expected of its ending."""
+    sample, dialect = table.sample, table.sample.dialect
+    lines = [f"file = {_quoted(_path(sample.path, folder))}"]
+    if notes and sample.partial:
+        lines[0] = _line(lines[0], f"a large file: only the first {ROWS:,} rows were looked at")
+    if notes and sample.bad_lines:
+        lines.append(f"# lines that cannot be cut into fields: {sample.bad_lines:,}; prepare with --skip-bad-lines")
+    ending = sample.path.suffix.lower()
+    if kind_of(sample.path) != PARQUET:
+        expected = "\t" if ending in ATOMIC or ending == ".tsv" else ","
+        if dialect.separator != expected:
+            lines.append(_line(f"separator = {_quoted(dialect.separator)}", "all lines have equally many fields"))
+        if ending not in ATOMIC and dialect.quote != '"':
+            why = "values are quoted so" if dialect.quote else "quotation marks are part of values"
+            lines.append(_line(f"quote = {_quoted(dialect.quote or '')}", why))
+        if dialect.escape:
+            lines.append(_line(f"escape = {_quoted(dialect.escape)}", "stands before quotes inside values"))
+        if dialect.encoding != "utf-8":
+            lines.append(_line(f"encoding = {_quoted(dialect.encoding)}", "the file is not UTF-8"))
+        if not sample.named:
+            names = ", ".join(_quoted(name) for name in table.columns)
+            lines.append(_line(f"columns = [{names}]", "the first line holds values: rename these as you like"))
+    if table.blanks:
+        where = ", ".join(dict.fromkeys(f"in {column}" for column in table.blanks.values()))
+        lines.append(_line(f"blanks = [{', '.join(map(_quoted, table.blanks))}]", f"found {where}"))
+    return lines
+
+
+def _path(file: Path, folder: Path) -> str:
+    """Relative to the schema file's folder, unless the two have nothing but the root in common."""
+    path = file.resolve()
+    try:
+        shared = Path(os.path.commonpath([path, folder]))
+    except ValueError:  # other drives
+        return path.as_posix()
+    return path.as_posix() if shared == Path(shared.anchor) else Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _field(entry: FieldGuess) -> str:
+    more: Mapping[str, object] = {**({"column": entry.column} if entry.column != entry.name else {}), **entry.more}
+    value = _quoted(entry.kind)
+    if more:
+        pairs = [f"{key} = {_quoted(item) if isinstance(item, str) else item}" for key, item in more.items()]
+        value = "{ " + ", ".join([f"kind = {value}", *pairs]) + " }"
+    line = f"{entry.name} = {value}"
+    return _line(line, entry.reason) if entry.used else _line(f"# {line}", f"left out: {entry.reason}")
+
+
+def _line(text: str, reason: str) -> str:
+    """A line with its reason; control characters, which comments may not hold, become spaces."""
+    plain = re.sub(r"[\x00-\x1f\x7f]+", " ", reason)
+    return f"{text:<{WIDTH}}  # {plain}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")

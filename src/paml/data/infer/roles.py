@@ -1,0 +1,263 @@
+"""Which table is the log and which describes users or items; which columns are keys, target and time.
+
+Content decides: a table of users has a column of unique values in which the values of a column of the log are found.
+Names of columns and files break ties, and choose among columns whose contents would do as well.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+
+import polars as pl
+
+from paml.data.infer.columns import Column, tokens
+from paml.data.infer.sample import Sample
+from paml.data.readers.delimited import whole_keys
+from paml.errors import DataError
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SHORT = {"id", "ids", "key", "no", "nr", "num", "index", "idx"}
+USER = _words(
+    "user users uid userid customer customers client member members person people reader viewer listener visitor "
+    "account reviewer buyer shopper subject student patient profile profiles"
+)
+ITEM = _words(
+    "item items iid itemid movie movies movieid mid film films book books isbn product products productid sku asin "
+    "article articles song songs track tracks artist artists album video videos news game games recipe recipes beer "
+    "beers anime joke jokes course courses app apps ad ads adgroup coupon coupons offer offers restaurant restaurants "
+    "business hotel hotels poi venue place listing show shows content contents"
+)
+LOG = _words("rating ratings interaction interactions inter log logs event events click clicks review reviews")
+TARGET = _words(
+    "rating ratings rate stars star score scores grade target label y click clicks clicked clk like liked likes "
+    "purchase purchased bought accepted response reward preference overall"
+)
+TIME = _words("time timestamp timestamps ts date datetime when at unix created rated day")
+OF_PEOPLE = _words("age gender sex occupation job zip zipcode income marital education birth country city")
+OF_THINGS = _words("title titles genre genres price author authors publisher brand category director year actors")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A sample whose blanks are known."""
+
+    sample: Sample
+    columns: Mapping[str, Column]
+    blanks: Mapping[str, str]
+    """Values that mean "not known", each with a column that has it."""
+
+    @classmethod
+    def of(cls, sample: Sample) -> "Table":
+        """Find blanks, and take them for what they are in every column."""
+        blanks: dict[str, str] = {}
+        for name in sample.frame.columns:
+            for token in Column(name, sample.frame[name]).blanks():
+                blanks.setdefault(token, name)
+        frame = sample.frame
+        if blanks:
+            frame = frame.with_columns(pl.when(~pl.all().is_in(list(blanks))).then(pl.all()).name.keep())
+        return cls(sample, {name: Column(name, frame[name], sample.types.get(name)) for name in frame.columns}, blanks)
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.sample.path.name
+
+    def score(self, words: Collection[str]) -> float:
+        """How much the file's name speaks for a role."""
+        return name_score(self.sample.path.stem.replace(".", " ") + " " + self.sample.path.suffix[1:], words)
+
+    def column_score(self, name: str, words: Collection[str]) -> float:
+        """How much a column's name speaks for a role; made-up names say nothing."""
+        return name_score(name, words) if self.sample.named else 0.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """A column of the log whose values are keys of another table."""
+
+    column: str
+    table: Table
+    key: str
+    score: float
+    missing: int
+    """Values of the column, in the samples, that are no keys of the table."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A column that was found for a role, or None, and why."""
+
+    column: str | None
+    reason: str
+    others: Sequence[str] = ()
+    """Columns that might as well have that role."""
+
+
+def name_score(name: str, words: Collection[str]) -> float:
+    """1 if a name is made of these words (and of `id` and the like), 0.5 if it has one of them."""
+    parts = [part for part in tokens(name) if part not in SHORT]
+    hits = [part in words or part.removesuffix("id") in words for part in parts]
+    return 0.0 if not any(hits) else 1.0 if all(hits) else 0.5
+
+
+def connect(tables: Sequence[Table]) -> tuple[Table, list[Link]]:
+    """The log, and how the other tables hang on it."""
+    if len(tables) == 1:
+        return tables[0], []
+    best: tuple[float, Table, list[Link]] | None = None
+    for log in tables:
+        others = [table for table in tables if table is not log]
+        options = [_links(log, other) for other in others]
+        for chosen in product(*options):
+            if len({link.column for link in chosen}) < len(chosen):
+                continue
+            score = sum(link.score for link in chosen) + 0.5 * log.score(LOG)
+            if best is None or score > best[0]:
+                best = score, log, list(chosen)
+    if best is None:
+        names = " and ".join(table.name for table in tables)
+        remedy = "the users' or items' file needs a column of unique values that the interactions refer to"
+        raise DataError(f"nothing connects {names}", remedy=remedy)
+    return best[1], best[2]
+
+
+def _links(log: Table, other: Table) -> list[Link]:
+    """Every way in which a column of the log may refer to a key of the other table."""
+    found = []
+    for key in other.columns.values():
+        if not key.is_unique or key.time or (key.numbers is not None and not key.is_whole):
+            continue
+        for column in log.columns.values():
+            if not column.repeats or not len(column.distinct):
+                continue
+            met = int(whole_keys(column.distinct).is_in(whole_keys(key.distinct).implode()).sum())
+            covered, used = met / len(column.distinct), met / len(key.distinct)
+            named = log.sample.named and other.sample.named
+            same = named and tokens(column.name) == tokens(key.name)
+            if covered < (0.05 if other.sample.partial and same else 0.5):
+                continue
+            score = covered + 0.5 * used + 0.5 * same
+            found.append(Link(column.name, other, key.name, score, len(column.distinct) - met))
+    return found
+
+
+def sides(log: Table, links: Sequence[Link]) -> dict[str, Link]:
+    """Which link leads to the users (`user`), and which to the items (`item`)."""
+    order = list(log.columns)
+    best: tuple[float, dict[str, Link]] | None = None
+    for names in permutations(("user", "item"), len(links)):
+        chosen = dict(zip(names, links, strict=True))
+        score = sum(_side_score(log, link, side) for side, link in chosen.items())
+        if len(links) == 2:
+            score += 0.1 * (order.index(chosen["user"].column) < order.index(chosen["item"].column))
+        elif links:
+            score += 0.1 * ((order.index(links[0].column) == 0) == (names[0] == "user"))
+        if best is None or score > best[0]:
+            best = score, chosen
+    return best[1] if best else {}
+
+
+def _side_score(log: Table, link: Link, side: str) -> float:
+    words, other, content = (USER, ITEM, OF_PEOPLE) if side == "user" else (ITEM, USER, OF_THINGS)
+    score = link.table.score(words) - link.table.score(other)
+    for table, column in ((log, link.column), (link.table, link.key)):
+        score += table.column_score(column, words) - table.column_score(column, other)
+    return score + 0.5 * any(link.table.column_score(name, content) for name in link.table.columns)
+
+
+def find_key(log: Table, side: str, taken: Collection[str]) -> Found:
+    """The user or item key of a log: by name, else the column with most values that come again."""
+    words = USER if side == "user" else ITEM
+    fit = [c for c in log.columns.values() if c.name not in taken and _can_be_key(c)]
+    scored = [(log.column_score(c.name, words), "id" in c.tokens(), len(c.distinct), c) for c in fit]
+    named = [entry for entry in scored if entry[0] == 1.0] or [entry for entry in scored if entry[0] and entry[1]]
+    if named:
+        column = max(named, key=lambda entry: entry[:3])[3]
+        return Found(column.name, f"{len(column.distinct):,} values that come again, and by its name")
+    enough = max(3.0, len(log.sample.frame) / 400)
+    other = ITEM if side == "user" else USER
+    rest = [
+        c for c in fit if len(c.distinct) >= enough and not log.column_score(c.name, TARGET | other) and not c.is_click
+    ]
+    if not rest:
+        return Found(None, f"no column looks like {side}s: name it")
+    most = sorted(rest, key=lambda c: -len(c.distinct))[: 2 if side == "user" and not taken else 1]
+    column = min(most, key=lambda c: list(log.columns).index(c.name))  # people write the user first
+    return Found(column.name, f"{len(column.distinct):,} values that come again; its name says nothing: check it")
+
+
+def _can_be_key(column: Column) -> bool:
+    whole = column.numbers is None or column.is_whole
+    single = column.list_separator is None and column.mean_length <= 60
+    return (
+        len(column.distinct) > 1
+        and column.repeats
+        and column.blank_share < 0.01
+        and whole
+        and single
+        and not column.time
+    )
+
+
+def find_time(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
+    """The time of an interaction; `settled` columns have one value per user or item and are no time."""
+    scored: list[tuple[float, int, Column, str]] = []
+    for column in log.columns.values():
+        if column.name in taken or column.blank_share:
+            continue
+        named = log.column_score(column.name, TIME)
+        reason = column.time
+        grows = column.numbers is not None and column.numbers[-1] > 366  # not an hour, minute or day
+        if reason is None and named == 1.0 and grows:
+            reason = "a number, and by its name"
+        if reason is not None and (column.name not in settled or named):
+            scored.append((named - (column.name in settled), -len(scored), column, reason))
+    if not scored:
+        return Found(None, "no column of times found")
+    _, _, column, reason = max(scored, key=lambda entry: entry[:2])
+    return Found(column.name, reason)
+
+
+def find_target(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
+    """What is predicted: 0 and 1, or a few numbers at equal distances, not the same in all rows of a user or item."""
+    scored: list[tuple[float, int, Column]] = []
+    commas: list[str] = []
+    for place, column in enumerate(log.columns.values()):
+        if column.name in taken or column.blank_share > 0.5:
+            continue
+        named = log.column_score(column.name, TARGET)
+        if column.scale is None:
+            commas += [column.name] if column.has_decimal_commas and named else []
+            continue
+        few = len(column.distinct) <= 11
+        score = 4 * named + few - 3 * (column.name in settled)
+        if score > 0:
+            scored.append((score, -place, column))
+    if not scored:
+        if commas:
+            return Found(None, f"'{commas[0]}' has decimal commas: write its numbers with a point, and name it")
+        return Found(None, "no column of a few numbers at equal distances found: name it")
+    best, _, chosen = max(scored, key=lambda entry: entry[:2])
+    others = [column.name for score, _, column in scored if column is not chosen and score > best - 3]
+    what = "0 and 1" if chosen.is_click else f"{len(chosen.distinct)} numbers at equal distances"
+    by_name = ", and by its name" if log.column_score(chosen.name, TARGET) else ""
+    also = f"; it could also be {', '.join(others[:3])}" if others else ""
+    return Found(chosen.name, f"{what}{by_name}{also}", others)
+
+
+def settled_by(log: Table, key: str | None) -> set[str]:
+    """Columns with one value per value of the key: they describe the user or item, not the interaction."""
+    if key is None:
+        return set()
+    names = [name for name in log.columns if name != key]
+    frame = pl.DataFrame({str(k): log.columns[name].values for k, name in enumerate([key, *names])})
+    groups = frame.group_by("0").agg(pl.len().alias("n"), pl.all().exclude("0").drop_nulls().n_unique() <= 1)
+    groups = groups.filter(pl.col("n") > 1)
+    if len(groups) < 2:
+        return set()
+    return {name for k, name in enumerate(names, start=1) if float(groups[str(k)].mean()) >= 0.99}  # type: ignore[arg-type]

@@ -1,0 +1,61 @@
+"""Reading the files of one request: what every source of files needs, whatever its formats."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from paml.data.readers.delimited import Column, read_table
+from paml.data.readers.inputs import InputFolder, checksum
+from paml.data.readers.text import Dialect
+from paml.data.schema import Schema
+from paml.data.sources.base import LoadRequest, RawData
+from paml.errors import SettingsError
+
+
+class TableReader:
+    """Reads tables with the request's manners, and remembers which files they were and what was skipped."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._request = request
+        self._paths: list[Path] = []
+        self._files: dict[str, str] = {}
+        self._bad: dict[Path, pl.Series] = {}
+
+    def folder(self) -> InputFolder:
+        """The folder or archive that was given."""
+        if self._request.path is None:
+            raise SettingsError("no folder or archive is given", remedy="give it with --from PATH")
+        return InputFolder(self._request.path, self._request.workdir)
+
+    def read(self, role: str, path: Path, columns: Mapping[str, Column], dialect: Dialect) -> pl.LazyFrame:
+        """A table's columns; `role` is `interactions`, `user`, `item`, or what else the table is for."""
+        self.count_in(path)
+        self._files[role] = path.name
+        request = self._request
+        with request.progress.step(f"reading {path.name}"):
+            table = read_table(path, columns, dialect, request.workdir, skip_bad_lines=request.skip_bad_lines)
+        before = self._bad.get(path)  # one wide file is read for several roles: a bad line is one
+        self._bad[path] = table.bad if before is None else pl.concat([before, table.bad]).unique()
+        return table.frame
+
+    def count_in(self, path: Path) -> None:
+        """Let a file's content be part of the checksum."""
+        if path not in self._paths:
+            self._paths.append(path)
+
+    def raw(
+        self, schema: Schema, interactions: pl.LazyFrame, users: pl.LazyFrame, items: pl.LazyFrame, **more: Any
+    ) -> RawData:
+        """The three tables with all that is known about where they came from."""
+        return RawData(
+            schema=schema,
+            users=users,
+            items=items,
+            interactions=interactions,
+            checksum=checksum(*self._paths),
+            bad_lines=sum(map(len, self._bad.values())),
+            files=self._files,
+            **more,
+        )

@@ -1,0 +1,223 @@
+"""Your own data: a schema file and the files it names, as delimited text, Parquet or RecBole's atomic files.
+
+The schema file says which file holds what, how columns are to be understood, and what the target is; `docs/data.md`
+describes it field by field, and `paml data inspect` writes a first version.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+from pydantic import Field as Described
+
+from paml.data.readers.delimited import Column
+from paml.data.readers.inputs import InputFolder
+from paml.data.readers.reader import TableReader
+from paml.data.readers.text import ATOMIC, Dialect
+from paml.data.schema import DTYPES, Field, Schema, Target
+from paml.data.sources.base import LoadRequest, RawData
+from paml.errors import DataError, SettingsError
+from paml.settings import Settings, build
+
+SCHEMA_FILE = "schema.toml"
+
+
+class TablesSettings(Settings):
+    """All that the source `tables` needs to know is in the schema file."""
+
+
+class FieldEntry(Settings):
+    """A field in the schema file: `genres = "multi"`, or a table with more to say."""
+
+    kind: str = Described(description="categorical, multi, numeric or identifier")
+    column: str | None = Described(None, description="column in the file, if it is called differently")
+    separator: str = Described("|", min_length=1, description="what separates the values of a multi field")
+    min_count: int = Described(1, description="values seen less often in training become 'unknown'")
+    minimum: float | None = Described(None, description="smaller numbers are wrong values")
+    maximum: float | None = Described(None, description="larger numbers are wrong values")
+    pattern: str | None = Described(None, description="regular expression that right values match")
+    prefix: int | None = Described(None, description="only so many first characters are an input")
+    derived: str | None = Described(None, description="rate or log_rate: the item's mean target in training")
+    strength: float = Described(20.0, description="average interactions that smoothing adds to a derived rate")
+
+
+class FileEntry(Settings):
+    """A file, and how it is written if that is not as for the others."""
+
+    file: str = Described(description="file name, relative to the schema file or to what --from names")
+    separator: str | None = Described(None, min_length=1, description="what separates the fields of a line")
+    quote: str | None = Described(None, max_length=1, description="quotation mark, empty for none")
+    escape: str | None = Described(None, max_length=1, description="character before a quote inside a value")
+    encoding: str | None = Described(None, description="encoding of the file")
+    blanks: tuple[str, ...] | None = Described(None, description="values that mean 'not known'")
+    columns: tuple[str, ...] | None = Described(None, description="column names, if the file has no header line")
+
+
+class SideEntry(FileEntry):
+    """`[users]` or `[items]` in the schema file."""
+
+    key: str = Described(description="column with the identifier")
+    fields: dict[str, FieldEntry | str] = Described({}, description="the fields to use")
+
+
+class InteractionsEntry(FileEntry):
+    """`[interactions]` in the schema file."""
+
+    user: str = Described(description="column with the user's identifier")
+    item: str = Described(description="column with the item's identifier")
+    target: str = Described(description="column with the rating or the click")
+    time: str | None = Described(None, description="column with a number that grows with time, or an ISO date")
+    context: dict[str, FieldEntry | str] = Described({}, description="fields of the interaction itself")
+
+
+class SchemaFile(Settings):
+    """The whole schema file."""
+
+    separator: str | None = Described(None, min_length=1, description="what separates the fields of a line")
+    quote: str = Described('"', max_length=1, description="quotation mark, empty for none")
+    escape: str | None = Described(None, max_length=1, description="character before a quote inside a value")
+    encoding: str = Described("utf-8", description="encoding of the files")
+    blanks: tuple[str, ...] = Described((), description="values that mean 'not known', such as NULL")
+    target: Target = Described(description="kind and scale of the target")
+    interactions: InteractionsEntry = Described(description="who met what, with which result")
+    users: SideEntry | None = Described(None, description="profiles; without them rates cannot be personal")
+    items: SideEntry | None = Described(None, description="contents")
+
+    def dialect(self, entry: FileEntry) -> Dialect:
+        """How one of the files is written: what its entry says, else what the whole file says, else by its ending."""
+        ending = Path(entry.file).suffix.lower()
+        atomic = ending in ATOMIC
+        quote = entry.quote if entry.quote is not None else "" if atomic else self.quote
+        return Dialect(
+            separator=entry.separator or self.separator or ("\t" if atomic or ending == ".tsv" else ","),
+            quote=quote or None,
+            encoding=entry.encoding or self.encoding,
+            header=entry.columns,
+            escape=entry.escape or self.escape,
+            blanks=entry.blanks if entry.blanks is not None else self.blanks,
+            typed_header=atomic,
+        )
+
+
+def load(request: LoadRequest) -> RawData:
+    """Read the files that the schema file names."""
+    reader = TableReader(request)
+    folder, schema_path = _find_schema(request, reader)
+    entry = _read_schema_file(schema_path)
+    reader.count_in(schema_path)
+    users, items, log = entry.users, entry.items, entry.interactions
+    sides = {"user": users.fields if users else {}, "item": items.fields if items else {}, "context": log.context}
+    entries = {side: {name: _entry(value) for name, value in fields.items()} for side, fields in sides.items()}
+    schema = _schema(entries, entry.target, schema_path.name)
+    log_path = folder.file(log.file)
+    interactions = reader.read(
+        "interactions",
+        log_path,
+        {**_log_columns(log, entry.target), **_columns(entries["context"])},
+        entry.dialect(log),
+    )
+    notes: list[str] = []
+
+    def side(key: str, described: SideEntry | None) -> pl.LazyFrame:
+        if described is None:
+            return interactions.select(key).unique().sort(key)
+        columns = {key: _key(described.key), **_columns(entries[key])}
+        path = folder.file(described.file)
+        frame = reader.read(key, path, columns, entry.dialect(described))
+        if path.resolve() != log_path.resolve():
+            return frame
+        notes.extend(_contradictions(frame, key, tuple(entries[key])))
+        return frame.unique(subset=key, keep="first", maintain_order=True)
+
+    tables = side("user", users), side("item", items)
+    if users is None:
+        notes.append("no profiles: the learning rate alpha(h) is then the same for all users")
+    return reader.raw(schema, interactions, *tables, notes=tuple(notes))
+
+
+def _find_schema(request: LoadRequest, reader: TableReader) -> tuple[InputFolder, Path]:
+    """The folder with the files, and the schema file: the one given, or the one among the files."""
+    if request.schema is None:
+        if request.path is None:
+            remedy = "give --schema FILE, or --from a folder or archive with a schema.toml"
+            raise SettingsError("the source 'tables' needs a schema", remedy=remedy)
+        folder = reader.folder()
+        return folder, folder.file(SCHEMA_FILE)
+    if request.schema.is_dir():
+        remedy = f"name the file in it, such as {request.schema / SCHEMA_FILE}, or give the folder with --from"
+        raise DataError("is a folder, not a schema file", where=request.schema, remedy=remedy)
+    if not request.schema.is_file():
+        raise DataError("no such file", where=request.schema, remedy="check the path given with --schema")
+    if request.path is not None:
+        return reader.folder(), request.schema
+    return InputFolder(request.schema.parent, request.workdir, search=False), request.schema
+
+
+def _read_schema_file(path: Path) -> SchemaFile:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"is not TOML ({error})", where=path.name, remedy="docs/data.md shows an example") from None
+    try:
+        return build(SchemaFile, values)
+    except SettingsError as error:
+        raise DataError(error.what, where=path.name, remedy=error.remedy) from None
+
+
+def _entry(value: FieldEntry | str) -> FieldEntry:
+    return build(FieldEntry, {"kind": value}) if isinstance(value, str) else value
+
+
+def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target, where: str) -> Schema:
+    fields: dict[str, list[Field]] = {}
+    for side, side_entries in entries.items():
+        fields[side] = []
+        for name, entry in side_entries.items():
+            values = {"name": name, **entry.model_dump(exclude={"column", "separator"})}
+            try:
+                fields[side].append(build(Field, values))
+            except SettingsError as error:
+                raise DataError(f"field '{name}': {error.what}", where=where, remedy=error.remedy) from None
+    try:
+        return build(Schema, {**fields, "target": target})
+    except SettingsError as error:
+        raise DataError(error.what, where=where, remedy=error.remedy) from None
+
+
+def _log_columns(log: InteractionsEntry, target: Target) -> dict[str, Column]:
+    columns = {"user": _key(log.user), "item": _key(log.item)}
+    columns["target"] = Column(
+        log.target, pl.Float64(), required=True, low=target.low, high=target.high, step=target.step
+    )
+    if log.time is not None:
+        columns["time"] = Column(log.time, pl.Datetime(), required=True)
+    return columns
+
+
+def _key(column: str) -> Column:
+    return Column(column, pl.String(), required=True, key=True)
+
+
+def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
+    """A column per field of a file; derived fields have none."""
+    columns = {}
+    for name, entry in entries.items():
+        if entry.derived is None:
+            kind = Field(name=name, kind=entry.kind).kind
+            columns[name] = Column(
+                entry.column if entry.column is not None else name, DTYPES[kind], list_separator=entry.separator
+            )
+    return columns
+
+
+def _contradictions(frame: pl.LazyFrame, key: str, names: tuple[str, ...]) -> list[str]:
+    """Fields that a log repeats on every row, and not always alike: how many users or items have several values."""
+    if not names:
+        return []
+    several = frame.group_by(key).agg(pl.col(names).n_unique() > 1).select(pl.col(names).sum()).collect().row(0)
+    return [
+        f"{key} field '{name}' has several values for {count:,} {key}s; the first counts"
+        for name, count in zip(names, several, strict=True)
+        if count
+    ]

@@ -1,0 +1,143 @@
+"""Users as tasks: ragged support and query sets to rectangular batches, by index arithmetic on flat arrays.
+
+Batches are bucketed by length so that little is padding, and drawn anew every epoch. There is no Python per user.
+
+Legend: B users of a batch, L places (the longest user's rows), W users of a window, R rows of a window.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from paml.data.dataset import PreparedData
+from paml.data.protocol import support_counts
+
+BATCHES_PER_WINDOW = 64  # users are shuffled, then sorted by length within windows of this many batches
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of B users side by side: `row_BL` indexes the flat arrays, `mask_BL` says which places are rows at all."""
+
+    row_BL: np.ndarray
+    mask_BL: np.ndarray
+
+    @classmethod
+    def of(cls, start_B: np.ndarray, count_B: np.ndarray, shuffled: np.ndarray | None = None) -> "Block":
+        """The `count` rows from `start` on, per user, looked up in `shuffled` if given; padding repeats the first."""
+        place_L = np.arange(count_B.max(initial=1))
+        mask_BL = place_L < count_B[:, None]
+        row_BL = start_B[:, None] + np.where(mask_BL, place_L, 0)
+        return cls(row_BL if shuffled is None else shuffled[row_BL], mask_BL)
+
+    @property
+    def cells(self) -> int:
+        """Places, padding included."""
+        return self.mask_BL.size
+
+    @property
+    def rows(self) -> int:
+        """Places that hold a row."""
+        return int(np.count_nonzero(self.mask_BL))
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """B tasks: what is known of each user (support) and what is to be predicted (query)."""
+
+    user_B: np.ndarray
+    support: Block
+    query: Block
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of users `first`, `first + 1`, ...: where their rows lie in the flat arrays, and the stored counts."""
+
+    first: int
+    offsets: np.ndarray
+    support: np.ndarray
+
+    @classmethod
+    def of(cls, data: PreparedData, split: Literal["train", "validation", "test"]) -> "Tasks":
+        """The tasks of one split; nothing outside its slice is read."""
+        first, end = data.manifest.splits[split]
+        return cls(first, data.array("offsets")[first : end + 1], data.array("support")[first:end])
+
+    def query_mask(self) -> np.ndarray:
+        """Which of these users' rows, laid end to end, are query rows of the stored split."""
+        count_U = np.diff(self.offsets)
+        place_N = np.arange(count_U.sum()) - np.repeat(self.offsets[:-1] - self.offsets[0], count_U)
+        mask_N: np.ndarray = place_N >= np.repeat(self.support, count_U)
+        return mask_N
+
+    def part(self, start: int, count: int) -> "Tasks":
+        """Some of the users, from `start` on."""
+        end = min(start + count, len(self))
+        return Tasks(self.first + start, self.offsets[start : end + 1], self.support[start:end])
+
+    def __len__(self) -> int:
+        return len(self.support)
+
+    def stored(self, batch_size: int, shots: int | None = None) -> Iterator[TaskBatch]:
+        """All users once, in order of length, with the split that was drawn and stored when the data was prepared.
+
+        With `shots`, only so many support rows of each user are known; the query rows stay the same.
+        """
+        start = np.asarray(self.offsets[:-1], dtype=np.int64)
+        order = np.argsort(np.diff(self.offsets), kind="stable")
+        for user_B in _cut(order, batch_size):
+            batch = self._batch(user_B, start[user_B], np.asarray(self.support[user_B], dtype=np.int64))
+            if shots is not None:
+                known_B = np.minimum(self.support[user_B], shots).astype(np.int64)
+                batch = replace(batch, support=Block.of(start[user_B], known_B))
+            yield batch
+
+    def episodes(
+        self,
+        batch_size: int,
+        rng: np.random.Generator,
+        *,
+        support_share: float = 0.8,
+        random_support: bool = False,
+    ) -> Iterator[TaskBatch]:
+        """One epoch of training tasks: all users once, in new batches, each with a new random support set (Alg. 1).
+
+        The support set has `support_share` of the rows or, with `random_support`, a random share: one draw for all
+        users of a batch, so that users of similar length also have similar support sets and padding stays small.
+        """
+        for window in _cut(rng.permutation(len(self)), batch_size * BATCHES_PER_WINDOW):
+            rows_W = np.asarray(self.offsets[window + 1] - self.offsets[window], dtype=np.int64)
+            order = np.argsort(rows_W, kind="stable")
+            user_W, rows_W = window[order], rows_W[order]
+            shuffled_R = _shuffled_within(np.asarray(self.offsets[user_W], dtype=np.int64), rows_W, rng)
+            start_W = np.cumsum(rows_W) - rows_W
+            batches = list(_cut(np.arange(len(user_W)), batch_size))
+            for number in rng.permutation(len(batches)):
+                pick = batches[number]
+                support_B = support_counts(rows_W[pick], rng.random() if random_support else support_share)
+                yield self._batch(user_W[pick], start_W[pick], support_B, shuffled_R)
+
+    def _batch(
+        self, user_B: np.ndarray, start_B: np.ndarray, support_B: np.ndarray, shuffled: np.ndarray | None = None
+    ) -> TaskBatch:
+        count_B = np.asarray(self.offsets[user_B + 1] - self.offsets[user_B], dtype=np.int64)
+        support = Block.of(start_B, support_B, shuffled)
+        query = Block.of(start_B + support_B, count_B - support_B, shuffled)
+        return TaskBatch(user_B + self.first, support, query)
+
+
+def _cut(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]
+
+
+def _shuffled_within(offset_W: np.ndarray, rows_W: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each user's rows in random order, users laid end to end."""
+    user_R = np.repeat(np.arange(len(rows_W)), rows_W)
+    order_R = np.argsort(user_R + rng.random(len(user_R)))  # users stay in place, their rows are shuffled
+    first_W = np.cumsum(rows_W) - rows_W
+    row_R: np.ndarray = order_R + (offset_W - first_W)[user_R]
+    return row_R

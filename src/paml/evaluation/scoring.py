@@ -1,0 +1,132 @@
+"""An ensemble and a split to one row per user: id, group, rate, metrics, number of support and query rows."""
+
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+
+from paml.data.dataset import PreparedData
+from paml.episodes.batches import Loader
+from paml.episodes.hashing import item_keys
+from paml.episodes.tasks import Tasks
+from paml.evaluation import metrics
+from paml.methods.learner import Ensemble
+
+Split = Literal["train", "validation", "test"]
+BATCH_USERS = 64
+USERS_AT_ONCE = 4096
+
+
+def evaluate_ensemble(
+    ensemble: Ensemble, data: PreparedData, split: Split = "test", loader: Loader | None = None
+) -> pl.DataFrame:
+    """Adapt every user of a split on the stored support set and score the query set; the ensemble is not changed.
+
+    Users are taken a few thousand at a time, so that memory does not grow with their number. Whoever evaluates again
+    and again gives a `loader` of the same data.
+    """
+    tasks = Tasks.of(data, split)
+    if loader is None:
+        loader = Loader(data, next(ensemble.parameters()).device, keys=item_keys(data, ensemble.ties))
+    starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
+    return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
+
+
+def _evaluate_some(ensemble: Ensemble, loader: Loader, data: PreparedData, tasks: Tasks) -> pl.DataFrame:
+    return score_rows(data, tasks, *predict_rows(ensemble, loader, tasks))
+
+
+@torch.no_grad()
+def predict_rows(
+    ensemble: Ensemble, loader: Loader, tasks: Tasks, shots: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions for the users' rows, laid end to end (those of query rows; 0 elsewhere), and each user's rate.
+
+    Users are adapted on the stored support set, or on its first `shots` rows.
+    """
+    base = int(tasks.offsets[0])
+    prediction_N = np.zeros(int(tasks.offsets[-1]) - base)
+    rate_U = np.zeros(len(tasks))
+    for task_batch in tasks.stored(BATCH_USERS, shots):
+        batch = loader.load(task_batch)
+        predicted_BQ, rate_B = ensemble.predict(batch)
+        block = task_batch.query
+        prediction_N[block.row_BL[block.mask_BL] - base] = predicted_BQ.numpy(force=True)[block.mask_BL]
+        rate_U[batch.user_B - tasks.first] = rate_B.numpy(force=True)
+    return prediction_N, rate_U
+
+
+def score_rows(data: PreparedData, tasks: Tasks, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
+    """One row per user from predictions for all rows of some users (only those of query rows count)."""
+    count_U = np.diff(tasks.offsets)
+    support_U = np.asarray(tasks.support, dtype=np.int64)
+    query_N = tasks.query_mask()
+    target_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
+    users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
+    columns = per_user_metrics(data.schema.target.kind, target_Q, prediction_N[query_N], count_U - support_U)
+    return users.with_columns(
+        pl.Series("rate", rate_U),
+        pl.Series("support_rows", support_U),
+        pl.Series("query_rows", count_U - support_U),
+        *(pl.Series(name, values) for name, values in columns.items()),
+    )
+
+
+def per_user_metrics(
+    kind: str, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The paper's metrics for ratings (MSE, nDCG@3, nDCG@5) or clicks (AUC, NEL), and MAE and chance levels."""
+    if not len(count_U):
+        return dict.fromkeys(("auc", "nel") if kind == "click" else ("mse", "mae", "ndcg3", "ndcg5"), np.zeros(0))
+    if kind == "click":
+        return {
+            "auc": metrics.auc(target_Q, prediction_Q, count_U),
+            "nel": metrics.weighted_entropy(target_Q, prediction_Q, count_U),
+        }
+    columns = {
+        "mse": metrics.squared_error(target_Q, prediction_Q, count_U),
+        "mae": metrics.absolute_error(target_Q, prediction_Q, count_U),
+    }
+    for k in (3, 5):
+        columns[f"ndcg{k}"] = metrics.ndcg(target_Q, prediction_Q, count_U, k)
+        columns[f"ndcg{k}_chance"] = metrics.ndcg_by_chance(target_Q, count_U, k)
+    return columns
+
+
+def headline(kind: str) -> str:
+    """The metric that validation watches: the mean over users of MSE, or of NEL."""
+    return "nel" if kind == "click" else "mse"
+
+
+def summarise(rows: pl.DataFrame) -> dict[str, Any]:
+    """Means over users: all, major, minor; the paper's t-test between the groups; rates; undefined users counted."""
+    names = [name for name in rows.columns if name in _METRICS]
+    groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
+    main = "nel" if "nel" in names else "mse"
+    return {
+        "users": {group: len(part) for group, part in groups.items()},
+        **{name: {group: _mean(part[name]) for group, part in groups.items()} for name in names},
+        "undefined": {name: int(rows[name].is_nan().sum()) for name in names},
+        "p_value": _p_value(groups["major"][main], groups["minor"][main]),
+        "rate": {group: _mean(part["rate"]) for group, part in groups.items()},
+    }
+
+
+_METRICS = ("mse", "mae", "ndcg3", "ndcg3_chance", "ndcg5", "ndcg5_chance", "auc", "nel")
+
+
+def _mean(values: pl.Series) -> float | None:
+    """Mean over the users for whom the metric is defined, None if there are none."""
+    defined = values.drop_nans()
+    return float(defined.mean()) if len(defined) else None  # type: ignore[arg-type]
+
+
+def _p_value(major: pl.Series, minor: pl.Series) -> float | None:
+    """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users, or none varies."""
+    from scipy.stats import ttest_ind  # slow to import, and nothing else here needs it
+
+    left, right = (part.drop_nans().to_numpy() for part in (major, minor))
+    if min(len(left), len(right)) < 2 or (np.ptp(left) == 0 and np.ptp(right) == 0):
+        return None
+    return float(ttest_ind(left, right).pvalue)

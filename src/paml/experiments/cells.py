@@ -1,0 +1,185 @@
+"""A cell of a comparison: one entry (a baseline, a method, or a method with other settings) with one seed.
+
+Fitting gets a data set without the targets of test users, prediction one without those of query rows (`leakage.py`).
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from paml.baselines import SplitRows, find_baseline
+from paml.data.dataset import PreparedData
+from paml.episodes.batches import Loader
+from paml.episodes.hashing import item_keys
+from paml.episodes.tasks import Tasks
+from paml.evaluation.blinding import Withheld
+from paml.evaluation.scenarios import Scores, score
+from paml.evaluation.scoring import predict_rows
+from paml.files import new_folder
+from paml.methods.registry import find_method
+from paml.progress import Progress
+from paml.settings import parse_assignments
+from paml.training.loop import train
+from paml.training.run import Run
+
+EMBEDDED_USERS = 2000  # whose embeddings are kept, for pictures
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the tables: a baseline, a method, or a method with other settings."""
+
+    name: str
+    method: str | None = None
+    settings: Mapping[str, Any] | None = None
+
+    @classmethod
+    def variant(cls, text: str) -> "Entry":
+        """`"reg_paml gamma=0.01"` -> a method with other settings."""
+        method, *settings = text.split() or [""]
+        find_method(method)
+        return cls(" ".join([method, *settings]), method, parse_assignments(settings))
+
+
+def cell_name(entry: str, seed: int) -> str:
+    """A folder name for an entry and a seed."""
+    return f"{re.sub(r'[^A-Za-z0-9_.=-]+', ' ', entry)}@{seed}"
+
+
+def run_cell(
+    data: PreparedData, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress
+) -> None:
+    """Fit an entry, score it on the test users, and store all of it."""
+    with _peak_memory() as peak:
+        if entry.method is None:
+            scores, frames = _run_baseline(data, entry.name, seed)
+        else:
+            scores, frames = _run_method(data, folder, plan, entry, seed, progress)
+    frames["rows"], frames["scenarios"] = scores.rows, scores.scenarios
+    if scores.predictions is not None:
+        frames["predictions"] = scores.predictions
+    cost = frames["cost"].with_columns(
+        adapt_ms=pl.lit(scores.milliseconds, dtype=pl.Float64), peak_mb=pl.lit(peak[0], dtype=pl.Float64)
+    )
+    frames["cost"] = cost
+    with new_folder(folder / "cells" / cell_name(entry.name, seed)) as cell:
+        for name, frame in frames.items():
+            marked = frame.select(
+                pl.lit(entry.name).alias("method"), pl.lit(seed, dtype=pl.Int64).alias("seed"), pl.all()
+            )
+            marked.write_parquet(cell / f"{name}.parquet")
+
+
+def _run_baseline(data: PreparedData, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
+    baseline = find_baseline(name)
+    started = time.perf_counter()
+    fitted = baseline.fit(Withheld(data, "all"), seed)
+    seconds = time.perf_counter() - started
+    test = SplitRows.of(Withheld(data, "query"), "test")
+
+    def predict(shots: int | None) -> tuple[np.ndarray, None]:
+        return fitted.predictor.predict(test if shots is None else test.with_shots(shots)), None
+
+    cost = pl.DataFrame({"fit_seconds": [seconds], "refit_seconds": [fitted.refit_seconds]})
+    cost = cost.with_columns(pl.col("refit_seconds").cast(pl.Float64), chosen=pl.lit(json.dumps(fitted.chosen)))
+    scores = score(data, name, predict, few=not baseline.reference)
+    return replace(scores, milliseconds=None) if baseline.reference else scores, {"cost": cost}
+
+
+def _run_method(
+    data: PreparedData, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress
+) -> tuple[Scores, dict[str, pl.DataFrame]]:
+    assert entry.method is not None
+    path = folder / "runs" / cell_name(entry.name, seed)
+    settings = {**plan["settings"], **(entry.settings or {})}
+    started = time.perf_counter()
+    run = train(
+        Withheld(data, "all"),
+        entry.method,
+        plan["recipe"],
+        seed=seed,
+        out=path,
+        resume=True,
+        progress=progress,
+        settings=settings,
+    )
+    seconds = time.perf_counter() - started
+    tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
+    loader = Loader(Withheld(data, "query"), device, keys=item_keys(data, run.ensemble.ties))
+
+    def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
+        return predict_rows(run.ensemble, loader, tasks, shots)
+
+    frames = {"history": _history(path), "cost": _cost(run, seconds)}
+    if seed == plan["seeds"][0] and run.ensemble.members[0].network.user.width:
+        frames["embeddings"] = _embeddings(run, loader, tasks, data)
+    return score(data, entry.name, predict, few=True), frames
+
+
+def _history(run: Path) -> pl.DataFrame:
+    """One row per epoch."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    metric = next((name for line in lines for name in line if name.startswith("validation_")), "validation_mse")
+    schema = dict.fromkeys(("loss", "validation", "seconds", "users_per_second"), pl.Float64)
+    rows = [{**line, "validation": line.get(metric)} for line in lines]
+    columns = ("epoch", *schema)
+    return pl.DataFrame(
+        [{name: row.get(name) for name in columns} for row in rows], schema={"epoch": pl.Int64, **schema}
+    )
+
+
+def _cost(run: Run, seconds: float) -> pl.DataFrame:
+    """Time of training, validation included; of one that was interrupted, at least that of its training steps."""
+    history = _history(run.path)
+    steps = float(history["seconds"].sum())
+    return pl.DataFrame(
+        {
+            "fit_seconds": [max(seconds, steps)],
+            "seconds_per_epoch": [steps / max(len(history), 1)],
+            "users_per_second": [history["users_per_second"].median()],
+            "refit_seconds": [None],
+        },
+        schema_overrides={"users_per_second": pl.Float64, "refit_seconds": pl.Float64},
+    )
+
+
+@torch.no_grad()
+def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: PreparedData) -> pl.DataFrame:
+    """User embeddings h of some test users, as the first member has them."""
+    some = tasks.part(0, EMBEDDED_USERS)
+    users = data.users().slice(some.first, len(some)).select("user", "group").collect()
+    network = run.ensemble.members[0].network
+    vectors = np.zeros((len(some), network.user.width), dtype=np.float32)
+    for task_batch in some.stored(256):
+        batch = loader.load(task_batch)
+        vectors[batch.user_B - some.first] = network.embed_users(batch.users).numpy(force=True)
+    return users.with_columns(vector=pl.Series(vectors).arr.to_list())
+
+
+@contextmanager
+def _peak_memory() -> Iterator[list[float | None]]:
+    """By how many MB the process grew within the block at its peak; None where the system does not tell."""
+    peak: list[float | None] = [None]
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+        before = _status("VmRSS")
+    except OSError:
+        yield peak
+        return
+    yield peak
+    peak[0] = max(_status("VmHWM") - before, 0.0)
+
+
+def _status(name: str) -> float:
+    """A size in MB that Linux tells of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1e3

@@ -1,0 +1,41 @@
+"""The demonstration: every method and baseline on the embedded data set, and a report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paml.baselines import baselines_for
+from paml.data.dataset import PreparedData
+from paml.data.prepare import prepare
+from paml.data.protocol import Protocol
+from paml.data.sources.synthetic import SyntheticSettings
+from paml.errors import FormatError
+from paml.experiments.compare import compare
+from paml.progress import SILENT, Progress
+
+SEEDS = 2
+SHORT = {"epochs": 10, "members": 2}  # enough to see what happens, in less than three minutes on two cores
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """The prepared data, the comparison's folder and results, and baselines whose packages are not installed."""
+
+    data: PreparedData
+    folder: Path
+    results: dict[str, Any]
+    left_out: list[str]
+
+
+def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
+    """Compare all methods and baselines on the embedded ratings in `out`, or go on with what is there."""
+    folder = out / "data"
+    data = PreparedData.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
+    expected = SyntheticSettings().model_dump(mode="json")
+    if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
+        remedy = "choose another --out, or remove it"
+        raise FormatError("holds another data set than the demonstration's", where=folder, remedy=remedy)
+    folder = out / "comparison"
+    results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
+    left_out = [name for name, baseline in baselines_for("rating").items() if not baseline.is_installed()]
+    return DemoResult(data, folder, results, left_out)

@@ -1,0 +1,321 @@
+"""The search for settings: which recipe does a method need on this data set? Judged by validation users alone.
+
+    OUT/plan.json     what is searched, with what it was begun
+    OUT/trials.jsonl  what was tried, one line per trial: settings, validation per epoch, how it ended, seconds
+    OUT/best.toml     the best trial's settings, a recipe file
+    OUT/runs/N        the best trial's run
+
+The log is the search's only memory: before every trial Optuna's study is made anew from it, its sampler seeded by the
+trial's number. So a killed search that is continued proposes what an uninterrupted one would have proposed. Trials get
+a data set without the targets of test users (`leakage.py`), and the first trial is the starting recipe itself.
+"""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from paml.data.dataset import PreparedData
+from paml.errors import FormatError, SettingsError, TrainingError
+from paml.evaluation.blinding import Withheld
+from paml.evaluation.scoring import headline
+from paml.experiments.tuning.space import Choice, Space, as_values, space_for
+from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
+from paml.files import write_text
+from paml.methods.registry import find_method
+from paml.progress import SILENT, Inside, Progress
+from paml.settings import build
+from paml.training.loop import train
+from paml.training.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    import optuna
+
+FORMAT = 1
+DEFAULT_FOLDER = Path("paml-tune")
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A number of trials, a time, or both: whichever ends first."""
+
+    trials: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | int) -> "Budget":
+        """`"30"` trials, `"20m"` or `"1h"`, or both: `"30,20m"`."""
+        found: dict[str, float] = {}
+        for part in str(text).split(","):
+            match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", part.strip())
+            kind = "seconds" if match and match[2] else "trials"
+            amount = float(match[1]) * UNITS.get(match[2], 1) if match else 0
+            if amount <= 0 or kind in found or (kind == "trials" and amount != int(amount)):
+                remedy = "give a number of trials (30), a time (90s, 20m, 1h), or both (30,20m)"
+                raise SettingsError(f"budget '{text}'", remedy=remedy)
+            found[kind] = amount
+        return cls(int(found["trials"]) if "trials" in found else None, found.get("seconds"))
+
+
+class _OutOfTimeError(Exception):
+    """The budget ends within a trial."""
+
+
+def tune(
+    data: PreparedData | str | Path,
+    method: str = "reg_paml",
+    recipe: str | Path = "tuned",
+    *,
+    budget: str | int = 30,
+    seed: int = 0,
+    out: str | Path | None = None,
+    space: str | Path | None = None,
+    progress: Progress = SILENT,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Search better settings of `method` than a recipe's, write them to `out/best.toml`, and return what was found.
+
+    The budget is a number of trials (`30`), a time (`"20m"`), or both (`"30,20m"`); it counts what an earlier call
+    did in the same folder. `space` is a TOML file with an own search space. Settings, by name or as a mapping, are held
+    fixed.
+
+    >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
+    >>> run = paml.train(data, "reg_paml", found["best_recipe"])
+    """
+    data = data if isinstance(data, PreparedData) else PreparedData.open(data)
+    find_method(method)
+    limit = Budget.parse(budget)
+    held = {**(settings or {}), **more}
+    start = load_recipe(recipe, method, held, data.manifest.source.name, data.schema.target.kind)
+    searched = space_for(method, held, space)
+    first, end = data.manifest.splits["validation"]
+    if first == end:
+        remedy = "prepare it with another user_ratio"
+        raise SettingsError("the data set has no validation users, who judge trials", where=data.path, remedy=remedy)
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / f"{data.manifest.source.name}-{method}"
+    plan = {
+        "format": FORMAT,
+        "source": data.manifest.source.name,
+        "fingerprint": data.fingerprint,
+        "method": method,
+        "recipe": str(recipe),
+        "start": start.model_dump(mode="json"),
+        "space": as_values(searched),
+        "seed": seed,
+    }
+    load_optuna()
+    _open_folder(folder, plan)
+    with _locked(folder), quiet():
+        search = _Search(Withheld(data, "all"), folder, plan, start, searched)
+        search.run(limit, progress)
+        return search.result()
+
+
+def _open_folder(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Begin a search, or check that the one in the folder was begun with the same data and settings."""
+    file = folder / "plan.json"
+    if file.exists():
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise FormatError(f"cannot be read ({error})", where=file, remedy="choose another --out") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT or "space" not in found:
+            raise FormatError("is not the plan of a search", where=file, remedy="choose another --out")
+        for name, what in (
+            ("fingerprint", "another data set"),
+            ("method", "another method"),
+            ("start", "another recipe or other settings"),
+            ("space", "another search space"),
+            ("seed", "another seed"),
+        ):
+            if found.get(name) != plan[name]:
+                remedy = "repeat what it was begun with, or choose another --out"
+                raise SettingsError(f"was begun with {what}", where=folder, remedy=remedy)
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError("is no search, and not empty", where=folder, remedy="choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(plan, indent=1) + "\n")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two searches in one folder would remove each other's runs."""
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise SettingsError("another search is under way in it", where=folder, remedy="wait for it") from None
+
+
+class _Search:
+    """Trials, one after the other, each logged when it is whole."""
+
+    def __init__(self, data: Withheld, folder: Path, plan: Mapping[str, Any], start: Recipe, space: Space) -> None:
+        self._data, self._folder, self._plan, self._start, self._space = data, folder, plan, start, space
+        self._metric = headline(data.schema.target.kind)
+        self._trials = read_log(folder / "trials.jsonl")
+
+    def run(self, budget: Budget, progress: Progress) -> None:
+        """Trials until the budget ends; one that is cut off by its end is as if it had not been begun."""
+        spent = sum(trial.seconds for trial in self._trials)
+        ends = None if budget.seconds is None else time.monotonic() + budget.seconds - spent
+        self._store()
+        with progress.step(f"tuning {self._plan['method']}", budget.trials) as step:
+            step.advance(len(self._trials))
+            while not self._is_over(budget.trials, ends):
+                note = f"trial {len(self._trials) + 1}{self._best_note()}{self._time_left(budget.trials, ends)}"
+                step.advance(0, note)
+                try:
+                    trial = self._run_trial(ends, Inside(step, note))
+                except _OutOfTimeError:
+                    break
+                self._trials.append(trial)
+                self._store()
+                step.advance(1)
+        self._store()
+
+    def result(self) -> dict[str, Any]:
+        """What was found."""
+        best = self._best()
+        if best is None:
+            reason = next((trial.reason for trial in self._trials if trial.reason), "")
+            remedy = "search lower rates, or set clip_norm"
+            raise TrainingError(f"every trial diverged ({reason})", where=self._folder, remedy=remedy)
+        first, states = self._trials[0], [trial.state for trial in self._trials]
+        return {
+            **{name: self._plan[name] for name in ("method", "recipe", "seed", "source", "fingerprint")},
+            "metric": self._metric,
+            "trials": {state: states.count(state) for state in ("finished", "pruned", "diverged")},
+            "start": {
+                "validation": first.validation if first.state == "finished" else None,
+                "settings": first.settings,
+            },
+            "best": {
+                "trial": best.number,
+                **{name: asdict(best)[name] for name in ("validation", "epoch", "settings")},
+            },
+            "seconds": sum(trial.seconds for trial in self._trials),
+            "best_recipe": str(self._folder / "best.toml"),
+            "run": str(self._folder / "runs" / str(best.number)),
+        }
+
+    def _is_over(self, trials: int | None, ends: float | None) -> bool:
+        if trials is not None and len(self._trials) >= trials:
+            return True
+        # the first trial is run in any case: without it there is no result
+        return bool(self._trials) and ends is not None and time.monotonic() >= ends
+
+    def _run_trial(self, ends: float | None, progress: Progress) -> Trial:
+        """Train with the start's settings, or with those that the study proposes."""
+        number = len(self._trials)
+        asked = propose(self._trials, self._space, self._plan["seed"], self._start.epochs) if number else None
+        values = self._start.model_dump()
+        settings = {name: values[name] for name in self._space} if asked is None else dict(asked.params)
+        recipe = build(Recipe, {**values, **settings})
+        history: list[float] = []
+        started = time.monotonic()
+
+        def ended(state: str, reason: str | None = None) -> Trial:
+            best = min(range(len(history)), key=history.__getitem__) if history else None
+            value, epoch = (None, None) if best is None else (history[best], best + 1)
+            seconds = round(time.monotonic() - started, 3)
+            return Trial(number, state, value, epoch, _plain(settings), history, seconds, reason)
+
+        try:
+            train(
+                self._data,
+                self._plan["method"],
+                self._plan["recipe"],
+                seed=self._plan["seed"],
+                out=self._folder / "runs" / str(number),
+                progress=progress,
+                on_epoch=_judge(asked, history, recipe.epochs, ends),
+                settings=recipe.model_dump(),
+            )
+        except TrainingError as error:
+            return ended("diverged", error.what)
+        except load_optuna().TrialPruned:
+            return ended("pruned")
+        if not history:
+            raise SettingsError("a trial of 0 epochs cannot be judged", remedy="search and hold epochs of at least 1")
+        return ended("finished")
+
+    def _best(self) -> Trial | None:
+        finished = [trial for trial in self._trials if trial.state == "finished"]
+        return min(finished, key=lambda trial: (trial.validation, trial.number), default=None)
+
+    def _store(self) -> None:
+        """The log first: what follows from it can be made again."""
+        lines = (json.dumps(asdict(trial)) for trial in self._trials)
+        write_text(self._folder / "trials.jsonl", "".join(f"{line}\n" for line in lines))
+        best = self._best()
+        if best is not None:
+            write_text(self._folder / "best.toml", self._recipe_text(best))
+        runs = self._folder / "runs"
+        for run in runs.iterdir() if runs.exists() else ():
+            if best is None or run.name != str(best.number):
+                shutil.rmtree(run)
+
+    def _recipe_text(self, best: Trial) -> str:
+        """The whole recipe, so that the file means the same with later defaults; what was searched comes first."""
+        plan, first = self._plan, self._trials[0]
+        which = f"{plan['method']} on {plan['source']}, seed {plan['seed']}"
+        values = build(Recipe, {**self._start.model_dump(), **best.settings}).model_dump(mode="json")
+        others = [name for name, value in values.items() if name not in best.settings and value is not None]
+        start = f"{first.validation:.6f}" if first.state == "finished" else "it diverged"
+
+        def lines(names: Iterable[str]) -> list[str]:
+            return [f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names]
+
+        head = [
+            f"# Found by `paml tune` for {which}: trial {best.number}.",
+            f"# {self._metric.upper()} of validation users: {best.validation:.6f}; recipe {plan['recipe']}: {start}.",
+        ]
+        return "\n".join([*head, *lines(best.settings), "", "# Not searched.", *lines(others), ""])
+
+    def _best_note(self) -> str:
+        best = self._best()
+        return "" if best is None else f" · best {best.validation:.4f}"
+
+    def _time_left(self, trials: int | None, ends: float | None) -> str:
+        """Until the number of trials is reached, from how long they took so far, or until the time ends."""
+        seconds = [] if ends is None else [max(ends - time.monotonic(), 0.0)]
+        if trials is not None and self._trials:
+            seconds.append((trials - len(self._trials)) * sum(t.seconds for t in self._trials) / len(self._trials))
+        if not seconds:
+            return ""
+        return f" · about {min(seconds) / 60:.0f} min left" if min(seconds) >= 60 else " · less than a minute left"
+
+
+def _judge(
+    asked: "optuna.Trial | None", history: list[float], epochs: int, ends: float | None
+) -> Callable[[int, float | None], None]:
+    """What is done after each epoch: note its value, and end a trial that is worse than others or out of time."""
+
+    def on_epoch(epoch: int, value: float | None) -> None:
+        assert value is not None  # there are validation users
+        history.append(value)
+        if asked is None or epoch >= epochs:
+            return  # the start is always trained to its end, and what has come to its end is not cut off
+        asked.report(value, epoch - 1)
+        if asked.should_prune():
+            raise load_optuna().TrialPruned
+        if ends is not None and time.monotonic() >= ends:
+            raise _OutOfTimeError
+
+    return on_epoch
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Choice | list[Choice]]:
+    """Settings as JSON has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

@@ -1,0 +1,114 @@
+"""Trials of a search, and which settings to try next: the one place that knows Optuna.
+
+A study is made of the trials so far whenever the next one is wanted, so that nothing but their log need be kept.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paml.errors import FormatError, SettingsError
+from paml.experiments.tuning.space import Among, Range, Space, is_whole, place
+
+if TYPE_CHECKING:
+    import optuna
+
+STARTUP_TRIALS = 5  # that are finished before one is pruned
+KEPT_PERCENT = 75.0  # a trial is pruned that is worse than so many of the finished ones were at the same epoch
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A line of the log."""
+
+    number: int
+    state: str
+    """`finished`, `pruned` (others were better after as many epochs) or `diverged`."""
+    validation: float | None
+    epoch: int | None
+    """The best one, from 1."""
+    settings: dict[str, Any]
+    history: list[float]
+    """Validation of every epoch."""
+    seconds: float
+    reason: str | None = None
+
+
+def read_log(path: Path) -> list[Trial]:
+    """The trials so far; none where there is no log yet."""
+    if not path.exists():
+        return []
+    try:
+        trials = [Trial(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"cannot be read ({error})", where=path, remedy="choose another --out") from None
+    if [trial.number for trial in trials] != list(range(len(trials))):
+        raise FormatError("lacks lines", where=path, remedy="choose another --out")
+    return trials
+
+
+def load_optuna() -> Any:
+    """Optuna, which is imported only where it is needed."""
+    try:
+        import optuna
+    except ImportError:
+        raise SettingsError("Optuna is not installed", remedy="pip install 'paml[tune]'") from None
+    return optuna
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Optuna's own log is silent meanwhile: the progress and the log say the same."""
+    logging = load_optuna().logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def propose(trials: Sequence[Trial], space: Space, seed: int, epochs: int) -> "optuna.Trial":
+    """The next trial, from a study that is made of the earlier ones; it is not pruned in a third of its epochs."""
+    optuna = load_optuna()
+    # TPE over all settings at once sees that, say, larger batches want a larger rate.
+    sampler = optuna.samplers.TPESampler(
+        seed=int(np.random.SeedSequence([seed, len(trials)]).generate_state(1)[0]),
+        multivariate=True,
+        constant_liar=False,
+    )
+    # Patient, as first epochs tell little: the median from the second epoch on ended a near copy of the best trial.
+    pruner = optuna.pruners.PercentilePruner(KEPT_PERCENT, STARTUP_TRIALS, max(1, epochs // 3))
+    study = optuna.create_study(direction="minimize", sampler=sampler, pruner=pruner)
+    distributions = {name: _distribution(name, range_) for name, range_ in space.items()}
+    for trial in trials:
+        # of the start's settings some may lie outside of the space: the study does not learn of those
+        placed = {name: place(name, space[name], value) for name, value in trial.settings.items()}
+        inside = {name: value for name, value in placed.items() if value is not None}
+        finished = trial.state == "finished"
+        study.add_trial(
+            optuna.create_trial(
+                # a diverged one as pruned, so that the sampler learns to stay away
+                state=optuna.trial.TrialState.COMPLETE if finished else optuna.trial.TrialState.PRUNED,
+                value=trial.validation if finished else None,
+                params=inside,
+                distributions={name: distributions[name] for name in inside},
+                intermediate_values={} if trial.state == "diverged" else dict(enumerate(trial.history)),
+            )
+        )
+    return study.ask(distributions)  # type: ignore[no-any-return]
+
+
+def _distribution(name: str, range_: Range | Among) -> Any:
+    """A range as Optuna has it."""
+    distributions = load_optuna().distributions
+    if not isinstance(range_, Range):
+        return distributions.CategoricalDistribution(range_.choices)
+    if is_whole(name):
+        return distributions.IntDistribution(int(range_.low), int(range_.high), log=range_.log)
+    return distributions.FloatDistribution(range_.low, range_.high, log=range_.log)

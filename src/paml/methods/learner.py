@@ -1,0 +1,113 @@
+"""What a method trains: network, rate source, inner problem and head together, and one batch of users put through them.
+
+Legend: B users, R rows, K outputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paml.engine.adapt import Adaptation, Rate, forward
+from paml.engine.heads import Head, user_loss
+from paml.engine.layers import ItemInput, TableInput
+from paml.engine.solvers import Inner
+from paml.episodes.batches import RowBlock, TensorBatch
+from paml.episodes.features import Features
+from paml.methods.rates import RateSource, rate_per_user
+from paml.network.items import ItemFactors
+from paml.network.network import Embedded, Network
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A batch after the inner loop."""
+
+    embedded: Embedded
+    rate: Rate
+    adaptation: Adaptation
+
+    def of(self, users: slice) -> "Adapted":
+        """Some of the users, as far as their outputs need it: the batch, the rates and the first step stay behind."""
+        embedded, layers = self.embedded, self.adaptation.layers
+        if len(embedded.h_BH) == 1:
+            return replace(self, adaptation=Adaptation(layers))  # there is but one
+        layers = tuple(layer.of(users) for layer in layers)
+        start_BDK = None if embedded.start_BDK is None else embedded.start_BDK[users]
+        return replace(
+            self,
+            embedded=replace(embedded, h_BH=embedded.h_BH[users], start_BDK=start_BDK),
+            adaptation=Adaptation(layers),
+        )
+
+
+class Learner(nn.Module):
+    """Network, rate source, inner problem and head; parameters are values, so adapting a user changes nothing here."""
+
+    def __init__(self, network: Network, rates: RateSource, inner: Inner, head: Head) -> None:
+        super().__init__()
+        self.network, self.rates, self.inner, self.head = network, rates, inner, head
+
+    def embed(self, batch: TensorBatch) -> Embedded:
+        """Embed the batch's users, and its distinct items once each."""
+        return self.network.embed(batch)
+
+    def adapt(self, embedded: Embedded, user_B: np.ndarray | None = None) -> Adapted:
+        """Give each user a rate and adapt theta to the support set; `user_B` is given in training."""
+        rate = self.rates(embedded.h_BH, user_B)
+        support = embedded.batch.support
+        x = self.network.first_input(embedded, support)
+        theta = self.network.decision.theta()
+        adaptation = self.inner(theta, x, support.y_BR, support.mask_BR, rate, embedded.offsets(x))
+        return Adapted(embedded, rate, adaptation)
+
+    def outputs(self, adapted: Adapted, block: RowBlock) -> Tensor:
+        """Outputs of the adapted network for rows, (B, R, K)."""
+        return self._outputs(adapted, self.network.first_input(adapted.embedded, block))
+
+    def outputs_of_all(self, adapted: Adapted, items: slice, context: Features | None) -> Tensor:
+        """Outputs for a stretch of the items, in one context, (B, R, K)."""
+        return self._outputs(adapted, self.network.whole_input(adapted.embedded, items, context))
+
+    @staticmethod
+    def _outputs(adapted: Adapted, x: ItemInput | TableInput) -> Tensor:
+        out_BRK, _ = forward(adapted.adaptation.layers, x)
+        offset_BRK = adapted.embedded.offsets(x)
+        return out_BRK if offset_BRK is None else out_BRK + offset_BRK
+
+    def loss(self, adapted: Adapted, block: RowBlock) -> Tensor:
+        """Mean loss of each user's rows, (B)."""
+        return user_loss(self.head.row_loss(self.outputs(adapted, block), block.y_BR), block.mask_BR)
+
+
+class Ensemble(nn.Module):
+    """Learners that differ in their random start alone: predictions and rates are means of theirs.
+
+    Each overfits in its own way, and the mean does not: on small data the cheapest gain in accuracy there is.
+    """
+
+    def __init__(self, members: Sequence[Learner]) -> None:
+        super().__init__()
+        self._members = nn.ModuleList(members)
+
+    @property
+    def members(self) -> list[Learner]:
+        """All of them; the first stands for them where one is looked at."""
+        return [member for member in self._members if isinstance(member, Learner)]
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """The item fields by which items are tied."""
+        items = self.members[0].network.items
+        return items.ties.names if isinstance(items, ItemFactors) and items.ties is not None else ()
+
+    def predict(self, batch: TensorBatch) -> tuple[Tensor, Tensor]:
+        """Predictions of the query rows (B, R), and the users' rates (B)."""
+        predictions, rates = [], []
+        for member in self.members:
+            adapted = member.adapt(member.embed(batch))
+            predictions.append(member.head.predict(member.outputs(adapted, batch.query)))
+            rates.append(rate_per_user(adapted.rate, len(batch.user_B)))
+        return torch.stack(predictions).mean(dim=0), torch.stack(rates).mean(dim=0)

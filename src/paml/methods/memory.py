@@ -1,0 +1,199 @@
+"""AT-PAML: a bounded memory of users' embeddings and rates (paper, Sec. 4.2, Algs. 1 and 2).
+
+    alpha(h) = alpha'(h) + sum_k s_k / (sum_j s_j + sigma) * alpha_k,    s_k = exp(-delta |h - h_k|^2)
+
+over the K nearest nodes. One node per user, never the user's own; the least recently used nodes make room; nodes learn
+by plain gradient descent. In evaluation and serving the memory is only read.
+
+Legend: B users, M nodes, H width of the user embedding, K neighbours.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paml.engine.adapt import Rate
+from paml.methods.neighbours import make_index, recall
+from paml.methods.rates import PersonalRate, RateSource
+from paml.training.recipe import Recipe
+
+EMPTY = -1
+NEVER = -1
+
+
+class _Read(NamedTuple):
+    """Nodes that a batch read: their slots, and copies that collect gradients."""
+
+    slots_BK: Tensor
+    known_BK: Tensor
+    keys_BKH: Tensor
+    values_BK: Tensor
+
+
+class UserMemory(nn.Module):
+    """Nodes in fixed slots: key h, value alpha, whose they are, and when they were last used."""
+
+    keys_MH: Tensor
+    values_M: Tensor
+    user_M: Tensor
+    used_M: Tensor
+    clock: Tensor
+    """Number of training steps so far."""
+    count: Tensor
+    """Number of slots in use, the first ones."""
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("keys_MH", torch.zeros(size, width))
+        self.register_buffer("values_M", torch.zeros(size))
+        self.register_buffer("user_M", torch.full((size,), EMPTY))
+        self.register_buffer("used_M", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def slots_of(self, user_B: Tensor) -> Tensor:
+        """Each user's slot, or -1: a binary search among the sorted owners."""
+        count = int(self.count)
+        if count == 0:
+            return torch.full_like(user_B, EMPTY)
+        owner, slot = self.user_M[:count].sort()
+        place = torch.searchsorted(owner, user_B).clamp(max=count - 1)
+        return torch.where(owner[place] == user_B, slot[place], EMPTY)
+
+    def touch(self, slots: Tensor) -> None:
+        """Mark slots as used now."""
+        self.used_M[slots] = self.clock
+
+    def store(self, user_B: Tensor, h_BH: Tensor, alpha_B: Tensor) -> Tensor:
+        """Write one node per user: into the user's slot, a free one, or the least recently used; returns the slots.
+
+        Of a batch larger than the memory the last users stay.
+        """
+        size = len(self.user_M)
+        user_B, h_BH, alpha_B = user_B[-size:], h_BH[-size:], alpha_B[-size:]
+        slot_B = self.slots_of(user_B)
+        new = (slot_B == EMPTY).nonzero().squeeze(1)
+        count = int(self.count)
+        free = min(len(new), size - count)
+        slot_B[new[:free]] = torch.arange(count, count + free, device=slot_B.device)
+        self.count += free
+        if len(new) > free:
+            slot_B[new[free:]] = self._least_recently_used(slot_B[slot_B != EMPTY], len(new) - free)
+        self.keys_MH[slot_B], self.values_M[slot_B], self.user_M[slot_B] = h_BH, alpha_B, user_B
+        self.touch(slot_B)
+        return slot_B
+
+    def _least_recently_used(self, taken: Tensor, wanted: int) -> Tensor:
+        """Slots that were not used for longest (the lower of equals), none of those taken by this batch."""
+        used_M = self.used_M.clone()
+        used_M[taken] = torch.iinfo(torch.int64).max
+        return used_M.argsort(stable=True)[:wanted]
+
+
+def _forget_index(rate: "MemoryRate", _: object) -> None:
+    """An index built from other keys must not outlive the loading of a state."""
+    rate._built_at = NEVER
+
+
+class MemoryRate(RateSource):
+    """alpha'(h) plus the kernel-weighted mean of the nearest nodes' rates."""
+
+    def __init__(self, own: PersonalRate, width: int, recipe: Recipe) -> None:
+        super().__init__()
+        self.own = own
+        self.memory = UserMemory(recipe.memory_size, width)
+        self._recipe = recipe
+        own_rates = recipe.memory_stores == "own"
+        self._largest = max(recipe.rate_scale, recipe.warmup_rate) if own_rates else float("inf")
+        self._index = make_index(recipe.memory_index)
+        self._built_at = NEVER
+        self._batch = 0
+        self._warming_up = False
+        self._read: _Read | None = None
+        self._write: tuple[Tensor, Tensor, Tensor] | None = None
+        self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The first epochs run with a fixed rate and fill the memory."""
+        self._warming_up = epoch < self._recipe.warmup_epochs
+        self._batch = 0
+
+    def forward(self, h_BH: Tensor, user_B: np.ndarray | None = None) -> Rate:
+        """alpha_B; with `user_B` (training) nodes are differentiated, and `finish_step` stores each user's node."""
+        if user_B is None:
+            self._refresh(stale_after=1)
+            return self.own.own(h_BH) + self._neighbours(h_BH, None, self._recipe.neighbours_inference)
+        users = torch.from_numpy(np.asarray(user_B, dtype=np.int64)).to(h_BH.device)
+        if self._warming_up:
+            alpha_B = own_B = h_BH.new_full((len(h_BH),), self._recipe.warmup_rate)
+        else:
+            if self._batch % self._recipe.index_every == 0:
+                self._built_at = NEVER
+            self._refresh(stale_after=self._recipe.index_every if self._recipe.memory_index != "exact" else 1)
+            own_B = self.own.own(h_BH)
+            alpha_B = own_B + self._neighbours(h_BH, users, self._recipe.neighbours)
+        self._batch += 1
+        stored_B = alpha_B if self._recipe.memory_stores == "alpha" else own_B
+        self._write = (users, h_BH.detach(), stored_B.detach())
+        return alpha_B
+
+    @torch.no_grad()
+    def finish_step(self) -> None:
+        """node_j -= beta * dL/dnode_j for the nodes read, then the batch's own nodes are stored."""
+        if self._write is None:
+            return  # nothing was trained
+        self.memory.clock += 1
+        if self._read is not None:
+            slots, known, keys, values = self._read
+            beta = self._recipe.outer_rate
+            if keys.grad is not None and values.grad is not None:
+                self.memory.keys_MH.index_add_(0, slots.flatten(), keys.grad.flatten(0, 1), alpha=-beta)
+                self.memory.values_M.index_add_(0, slots.flatten(), values.grad.flatten(), alpha=-beta)
+                self.memory.values_M.clamp_(0.0, self._largest)  # a loss is so steep in a rate that a step may leave it
+            self.memory.touch(slots[known])
+        self.memory.store(*self._write)
+        self._read = self._write = None
+
+    def recall(self, h_BH: Tensor) -> float:
+        """Share of the true nearest nodes that the index finds, at the number used in inference."""
+        self._refresh(stale_after=1)
+        keys_MH = self.memory.keys_MH[: int(self.memory.count)]
+        return recall(self._index, keys_MH, h_BH, self._recipe.neighbours_inference)
+
+    def _refresh(self, stale_after: int) -> None:
+        """Rebuild the index if the memory has moved on by so many stores; distances are taken on live keys anyway."""
+        clock = int(self.memory.clock)
+        if int(self.memory.count) == 0:
+            return
+        if self._built_at == NEVER or clock - self._built_at >= stale_after:
+            self._index.build(self.memory.keys_MH[: int(self.memory.count)])
+            self._built_at = clock
+
+    def _neighbours(self, h_BH: Tensor, users: Tensor | None, k: int) -> Tensor:
+        """sum_k s_k / (sum_j s_j + sigma) * alpha_k over the nearest nodes, the user's own excepted, (B)."""
+        if int(self.memory.count) == 0:
+            return h_BH.new_zeros(len(h_BH))
+        slot_BK = self._search(h_BH.detach(), users, min(k, int(self.memory.count)))
+        known_BK = slot_BK != EMPTY
+        slot_BK = slot_BK.clamp(min=0)
+        keys_BKH, values_BK = self.memory.keys_MH[slot_BK], self.memory.values_M[slot_BK]
+        if users is not None and torch.is_grad_enabled():
+            keys_BKH.requires_grad_()
+            values_BK.requires_grad_()
+            self._read = _Read(slot_BK, known_BK, keys_BKH, values_BK)
+        distance_BK = ((h_BH.unsqueeze(1) - keys_BKH) ** 2).sum(dim=2)
+        s_BK = (-self._recipe.kernel_delta * distance_BK).exp() * known_BK
+        return (s_BK * values_BK).sum(dim=1) / (s_BK.sum(dim=1) + self._recipe.kernel_sigma)
+
+    def _search(self, h_BH: Tensor, users: Tensor | None, k: int) -> Tensor:
+        """Slots of the k nearest nodes, (B, k), -1 where there are fewer; one more is searched to leave out the own."""
+        if users is None:
+            return self._index.search(h_BH, k)
+        slot_BK1 = self._index.search(h_BH, k + 1)
+        own_B1 = self.memory.slots_of(users).unsqueeze(1)
+        # a stable sort moves the own slot, or missing ones, behind the others
+        unusable = (slot_BK1 == own_B1) | (slot_BK1 == EMPTY)
+        order = unusable.to(torch.int8).argsort(dim=1, stable=True)
+        return slot_BK1.masked_fill(unusable, EMPTY).gather(1, order)[:, :k]

@@ -1,0 +1,63 @@
+"""The meta-losses: what the outer step minimises, each a function of a learner and a batch."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from paml.engine.adapt import Adaptation
+from paml.engine.heads import user_loss
+from paml.engine.layers import SharedLayer
+from paml.episodes.batches import RowBlock, TensorBatch
+from paml.methods.learner import Adapted, Learner
+from paml.methods.rates import rate_per_user
+
+Objective = Callable[[Learner, TensorBatch], Tensor]
+
+
+def query_loss(learner: Learner, batch: TensorBatch, overlook: float = 0.0) -> Tensor:
+    """Mean over users of L_i(theta_i) on the query set (Eq. 1)."""
+    return _losses(learner, learner.adapt(learner.embed(batch), batch.user_B), batch.query, overlook).mean()
+
+
+def regularised_query_loss(gamma: float, overlook: float = 0.0) -> Objective:
+    """Mean over users of L_i(theta_i) + gamma * ||dL_i/dtheta||^2 * |alpha_i| (REG-PAML, Sec. 4.3 and Eq. 4).
+
+    The gradient is that of the support loss at theta: the first inner step's.
+    """
+
+    def objective(learner: Learner, batch: TensorBatch) -> Tensor:
+        adapted = learner.adapt(learner.embed(batch), batch.user_B)
+        loss_B = _losses(learner, adapted, batch.query, overlook)
+        if gamma == 0 or learner.inner.steps == 0:
+            return loss_B.mean()
+        alpha_B = rate_per_user(adapted.rate, len(loss_B))
+        return (loss_B + gamma * adapted.adaptation.gradient_norm() * alpha_B.abs()).mean()
+
+    return objective
+
+
+def pooled_loss(learner: Learner, batch: TensorBatch) -> Tensor:
+    """Mean over all rows of all users at theta, support and query alike: ordinary supervised training."""
+    embedded = learner.embed(batch)
+    theta = Adaptation(tuple(SharedLayer(weights) for weights in learner.network.decision.theta()))
+    unadapted = Adapted(embedded, embedded.h_BH.new_zeros(len(embedded.h_BH)), theta)
+    total, count = [], []
+    for block in (batch.support, batch.query):
+        row_loss_BR = learner.head.row_loss(learner.outputs(unadapted, block), block.y_BR)
+        total.append((row_loss_BR * block.mask_BR).sum())
+        count.append(block.mask_BR.sum())
+    return torch.stack(total).sum() / torch.stack(count).sum()
+
+
+def _losses(learner: Learner, adapted: Adapted, block: RowBlock, overlook: float) -> Tensor:
+    """Mean squared error of each user, less a share of what the user's level has in it: mean e^2 - o (mean e)^2, (B).
+
+    A few ratings tell a user's level whatever the weights are, and what they cannot is noise in the gradient;
+    the differences between items are what the weights have to learn.
+    """
+    if not overlook:
+        return learner.loss(adapted, block)
+    out_BRK = learner.outputs(adapted, block)
+    loss_B = user_loss(learner.head.row_loss(out_BRK, block.y_BR), block.mask_BR)
+    return loss_B - overlook * user_loss(out_BRK.squeeze(-1) - block.y_BR, block.mask_BR) ** 2

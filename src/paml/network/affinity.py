@@ -1,0 +1,131 @@
+"""Ties between items that share a value, such as an author: a user's own taste for single values.
+
+Legend: N items, R of them, F fields, V values of all fields, W width of a value's vector, L learned part of an item's
+vector, D = L + W, T values of all items laid end to end, E weights.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+
+from paml.engine.layers import ItemTable
+from paml.episodes.features import Features
+from paml.network.embeddings import FieldEmbedder
+
+MOST_WRITTEN_OUT = 1 << 20  # numbers of all items' ties
+
+
+class Ties(nn.Module):
+    """What ties items that share a value, such as an author: z_j = sum over fields f of s_f z_f(value of item j).
+
+    The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
+    user's own weights of z are then a taste for single values: what one book by an author told is expected of the
+    next, though no training user may have rated the two, nor know the author. The strengths s_f are learned.
+    """
+
+    def __init__(self, values: FieldEmbedder, strength: float) -> None:
+        """`values` has the random vectors of the fields' keys (data/keys.py) side by side."""
+        super().__init__()
+        self.values = values.requires_grad_(False)
+        self.strength = nn.Parameter(torch.full((len(values.fields),), strength))
+        self.width = values.width // len(values.fields)
+
+    def looked_up(self, items: int) -> bool:
+        """Whether the ties of so many items are looked up by value, not written out: items are many, values few."""
+        values = sum(len(self.values.table(field)) for field in self.values.fields)
+        return items > values and items * self.width > MOST_WRITTEN_OUT
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields."""
+        return tuple(field.name for field in self.values.fields)
+
+    def forward(self, features: Features) -> Tensor:
+        """z, (N, width)."""
+        assert features.keys is not None, "items that are tied need the keys of their values"
+        value_NFW: Tensor = self.values(features.keys).view(features.count, len(self.strength), self.width)
+        return (value_NFW * self.strength.view(1, -1, 1)).sum(dim=1)
+
+    def table(self, learned_NL: Tensor, features: Features) -> "TiedTable":
+        """Items with these ties, and what was learned of them."""
+        assert features.keys is not None, "items that are tied need the keys of their values"
+        first = 0
+        values, item, code, weight = [], [], [], []
+        for field, strength in zip(self.values.fields, self.strength, strict=True):
+            code_T, start_N = features.keys.bag(field.name)
+            values.append(self.values.table(field) * strength)
+            count_N = torch.diff(start_N, append=start_N.new_tensor([len(code_T)]))
+            item.append(torch.repeat_interleave(torch.arange(len(count_N), device=count_N.device), count_N))
+            weight.append(torch.repeat_interleave(self.values.share(count_N, learned_NL.dtype), count_N))
+            code.append(code_T + first)
+            first += len(values[-1])
+        item_T, order_T = torch.cat(item).sort(stable=True)
+        end_N = torch.bincount(item_T, minlength=features.count).cumsum(0)
+        return TiedTable(
+            learned_NL,
+            torch.cat(values),
+            torch.cat(code)[order_T],
+            torch.cat(weight)[order_T],
+            nn.functional.pad(end_N, (1, 0)),
+        )
+
+
+class TiedTable(ItemTable):
+    """Items whose tied part is not written out: x w is computed once per value, and looked up for each item.
+
+    Values are few and items many: a catalogue takes a fraction of the memory and time. Once per value is once in each
+    stretch, so that these should not be short. For serving; nothing is learned, and `vectors_ND` is the learned part.
+    """
+
+    def __init__(
+        self, learned_NL: Tensor, value_VW: Tensor, code_T: Tensor, weight_T: Tensor, offset_N1: Tensor
+    ) -> None:
+        """`code_T` are the items' values laid end to end, item n's from `offset_N1[n]` on, `weight_T` scales them."""
+        super().__init__(learned_NL)
+        self._value_VW, self._code_T, self._weight_T, self._offset_N1 = value_VW, code_T, weight_T, offset_N1
+
+    @property
+    def width(self) -> int:
+        """D"""
+        return self.vectors_ND.shape[1] + self._value_VW.shape[1]
+
+    @property
+    def shortest(self) -> int:
+        """V: a stretch of fewer items costs as much."""
+        return len(self._value_VW)
+
+    def rows(self, index_R: Tensor) -> Tensor:
+        """The vectors of some items, (R, D)."""
+        first_R = self._offset_N1[index_R]
+        count_R = self._offset_N1[index_R + 1] - first_R
+        start_R = count_R.cumsum(0) - count_R
+        place_T = torch.arange(int(count_R.sum()), device=index_R.device)
+        place_T = place_T + torch.repeat_interleave(first_R - start_R, count_R)
+        tied_RW = self._summed(self._value_VW, place_T, start_R)
+        return torch.cat([super().rows(index_R), tied_RW], dim=1)
+
+    def stretch(self, items: slice) -> Tensor:
+        """The vectors of a stretch of the items, (R, D)."""
+        return torch.cat([super().stretch(items), self._stretch_of(self._value_VW, items)], dim=1)
+
+    def stretch_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
+        """A stretch of the items, or of what was learned of them, times E weights, and what is added, (E, R)."""
+        learned = self.vectors_ND.shape[1]
+        learned_ER = super().stretch_times(weights_ED[:, :learned], add_E1, items)
+        if weights_ED.shape[1] == learned:  # a user's start, which says nothing of ties
+            return learned_ER
+        return learned_ER + self._stretch_of(self._value_VW @ weights_ED[:, learned:].mT, items).mT
+
+    def _times(self, weights_DK: Tensor) -> Tensor:
+        return self.stretch_times(weights_DK.mT, weights_DK.new_zeros(weights_DK.shape[1], 1), slice(None)).mT
+
+    def _stretch_of(self, value_VE: Tensor, items: slice) -> Tensor:
+        """What a stretch of the items has of each value's numbers, summed, (R, E)."""
+        first, end, _ = items.indices(len(self.vectors_ND))
+        offset_R = self._offset_N1[first:end]
+        place = slice(int(self._offset_N1[first]), int(self._offset_N1[max(first, end)]))
+        return self._summed(value_VE, place, offset_R - place.start)
+
+    def _summed(self, value_VE: Tensor, place: slice | Tensor, start_R: Tensor) -> Tensor:
+        code_T, weight_T = self._code_T[place], self._weight_T[place]
+        return embedding_bag(code_T, value_VE, start_R, mode="sum", per_sample_weights=weight_T)

@@ -1,0 +1,92 @@
+"""Embeddings of users, items or contexts, generated from the fields of the schema.
+
+Legend: n rows, E size of one field's embedding.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, embedding_bag
+
+from paml.data.schema import Field, Kind
+from paml.episodes.features import Features
+
+Bags = Literal["mean", "root"]
+
+
+def _key(field: Field) -> str:
+    """A field's name among parameters; a module may have an attribute of the plain name."""
+    return f"field_{field.name}"
+
+
+class FieldEmbedder(nn.Module):
+    """One vector of size E per field, laid side by side or summed: embeddings, bags of embeddings, projected numbers.
+
+    A bag is the mean of its embeddings, or their sum divided by the root of their number, which keeps long bags strong.
+    """
+
+    nothing: Tensor
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        sizes: dict[str, int],
+        width: int,
+        scale: float,
+        rng: torch.Generator,
+        *,
+        summed: bool = False,
+        bags: Bags = "mean",
+    ) -> None:
+        super().__init__()
+        self.fields, self.width = tuple(fields), width if summed else width * len(fields)
+        self._summed, self._bags = summed, bags
+        tables, numbers = {}, {}
+        for field in fields:
+            key = _key(field)
+            if field.kind is Kind.NUMERIC:
+                # as nn.Linear(1, E): weight and bias uniform in [-1, 1]
+                numbers[key] = nn.Parameter(torch.rand(2, width, generator=rng) * 2 - 1)
+            else:
+                tables[key] = nn.Parameter(scale * torch.randn(sizes[field.name], width, generator=rng))
+        for table in tables.values():
+            table.data[0] = 0.0  # "unknown": what nobody trains should say nothing
+        for number in numbers.values() if summed else ():
+            number.data *= scale  # no stronger than other fields
+        self.tables, self.numbers = nn.ParameterDict(tables), nn.ParameterDict(numbers)
+        self.register_buffer("nothing", torch.zeros(0), persistent=False)
+
+    def forward(self, features: Features) -> Tensor:
+        """(n, width); a bag without values is the zero vector."""
+        if not self.fields:
+            return self.nothing.new_zeros(features.count, self.width)
+        parts = [self._one(field, features) for field in self.fields]
+        return torch.stack(parts).sum(dim=0) if self._summed else torch.cat(parts, dim=-1)
+
+    def _one(self, field: Field, features: Features) -> Tensor:
+        if field.kind is Kind.MULTI:
+            return self._bag(self.table(field), *features.bags[field.name])
+        if field.kind is Kind.NUMERIC:
+            weight, bias = self.numbers[_key(field)]
+            projected: Tensor = features.numbers[field.name].to(weight.dtype).unsqueeze(-1) * weight + bias
+            return projected
+        return embedding(features.codes[field.name], self.table(field))
+
+    def table(self, field: Field) -> Tensor:
+        """The embeddings of a field's codes."""
+        table: Tensor = self.tables[_key(field)]
+        return table
+
+    def share(self, count_n: Tensor, dtype: torch.dtype) -> Tensor:
+        """How much each of so many values counts."""
+        count_n = count_n.clamp(min=1).to(dtype)
+        return 1 / count_n if self._bags == "mean" else count_n.rsqrt()
+
+    def _bag(self, table: Tensor, codes: Tensor, offsets: Tensor) -> Tensor:
+        offsets = offsets.to(codes.dtype)
+        if self._bags == "mean":
+            return embedding_bag(codes, table, offsets, mode="mean")
+        count_n = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
+        return embedding_bag(codes, table, offsets, mode="sum") * self.share(count_n, table.dtype).unsqueeze(-1)

@@ -1,0 +1,119 @@
+"""The network: users, items and contexts as vectors, and the decision layers theta (paper, Fig. 2 and Tab. 9).
+
+Embeddings and rate layers learn in the outer step only; the inner step moves the decision layers, as in MeLU.
+Legend: B users, R rows, N distinct items, H width of the user embedding, D width of an item's vector, K outputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paml.engine.layers import ItemInput, ItemTable, TableInput, Weights
+from paml.episodes.batches import RowBlock, TensorBatch
+from paml.episodes.features import Features
+from paml.network.embeddings import FieldEmbedder
+from paml.network.items import ItemFactors, ItemFields, ItemVectors
+from paml.network.user_prior import Start
+
+
+class DecisionLayers(nn.Module):
+    """theta: fully connected layers with ReLU between them; what the inner step moves.
+
+    The first layer's inputs are the item's and context's embedding (per row) and the user's embedding (shared).
+    """
+
+    def __init__(self, row_width: int, user_width: int, sizes: Sequence[int], rng: torch.Generator) -> None:
+        super().__init__()
+        rows, shared = [], []
+        widths = [row_width, *sizes[:-1]]
+        for k, (inputs, outputs) in enumerate(zip(widths, sizes, strict=True)):
+            extra = user_width if k == 0 else 0
+            bound = max(inputs + extra, 1) ** -0.5  # as nn.Linear initialises weights and bias
+            both = (torch.rand(inputs + extra + 1, outputs, generator=rng) * 2 - 1) * bound
+            rows.append(nn.Parameter(both[:inputs].clone()))
+            shared.append(nn.Parameter(both[inputs:].clone()))
+        self.rows, self.shared = nn.ParameterList(rows), nn.ParameterList(shared)
+
+    def theta(self) -> list[Weights]:
+        """The parameters as values, layer by layer."""
+        return [Weights(rows, shared) for rows, shared in zip(self.rows, self.shared, strict=True)]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A batch after the embeddings: users and distinct items as vectors, and where each user starts."""
+
+    batch: TensorBatch
+    h_BH: Tensor
+    items: ItemVectors
+    table: ItemTable
+    start_BDK: Tensor | None
+
+    def shared(self) -> Tensor:
+        """What all rows of a user share: the embedding, and the constant one, (B, C)."""
+        return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
+
+    def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
+        """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's start."""
+        bias_NK = self.items.bias_NK
+        offset_BRK = None if bias_NK is None else x.look_up(bias_NK)
+        if self.start_BDK is None:
+            return offset_BRK
+        start_BRK = x.items_times(self.start_BDK[:, :-1], self.start_BDK[:, -1:])
+        return start_BRK if offset_BRK is None else offset_BRK + start_BRK
+
+
+class Network(nn.Module):
+    """Embeddings and decision layers of one data set."""
+
+    def __init__(
+        self,
+        user: FieldEmbedder,
+        items: ItemFields | ItemFactors,
+        context: FieldEmbedder,
+        start: Start,
+        sizes: Sequence[int],
+        rng: torch.Generator,
+    ) -> None:
+        """`sizes` are those of the decision layers, the outputs last."""
+        super().__init__()
+        self.user, self.items, self.context, self.start = user, items, context, start
+        self.decision = DecisionLayers(items.width + context.width, user.width, sizes, rng)
+
+    def embed_users(self, features: Features) -> Tensor:
+        """h, (B, H): the user's field embeddings side by side."""
+        return self.user(features)  # type: ignore[no-any-return]
+
+    def embed_items(self, features: Features, item_N: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """Distinct items, and their products with the first layer, which are computed once."""
+        items: ItemVectors = self.items(features, item_N)
+        return items, ItemTable(items.vectors_ND)
+
+    def embed_catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """All items, for serving: ties of many items are not written out."""
+        items = self.items
+        if isinstance(items, ItemFactors) and items.ties is not None and items.ties.looked_up(len(item_I)):
+            return items.catalogue(features, item_I)
+        return self.embed_items(features, item_I)
+
+    def embed(self, batch: TensorBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
+        """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
+        items, table = self.embed_items(batch.items, batch.item_N) if known is None else known
+        start_BDK = self.start(batch.users, items.chosen_NG, batch.support.index_BR, batch.support.mask_BR)
+        return Embedded(batch, self.embed_users(batch.users), items, table, start_BDK)
+
+    def first_input(self, embedded: Embedded, block: RowBlock) -> ItemInput:
+        """The first layer's input for support or query rows."""
+        context_BRD = None
+        if self.context.fields and block.context is not None:
+            context_BRD = self.context(block.context).view(*block.index_BR.shape, -1)
+        return ItemInput(embedded.table, block.index_BR, embedded.shared(), context_BRD)
+
+    def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
+        """The first layer's input for a stretch of the items, the same for all users, in one context."""
+        context_BD = None
+        if self.context.fields and context is not None:
+            context_BD = self.context(context).expand(len(embedded.h_BH), -1)
+        return TableInput(embedded.table, items, embedded.shared(), context_BD)

@@ -1,0 +1,160 @@
+"""All items of a run, as RUN/catalogue.parquet keeps them: names, content, how well known; found by id or title.
+
+Legend: I all items, in the order of the data set's item rows.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from paml.data.dataset import PreparedData, Vocabulary
+from paml.data.schema import Kind, Schema
+from paml.data.vocabulary import Categories, Scaling
+from paml.episodes.features import Features
+from paml.episodes.hashing import key_table
+from paml.errors import SettingsError, UnknownItem
+from paml.files import read_table, write_table
+from paml.recommend.familiarity import Acquaintance, find_acquaintance
+
+COUNT, SHARE, VECTOR = "_ratings", "_share", "_vector"  # no field can have these names
+LONGEST_QUERY = 200  # characters of a search that are looked at
+
+
+@dataclass(frozen=True)
+class CatalogueItem:
+    """An item as people see it: id, title, and how many ratings of training users it has."""
+
+    item: str
+    title: str
+    ratings: int
+
+
+class Catalogue:
+    """All items of a run; never changed after loading."""
+
+    def __init__(self, table: pl.DataFrame, schema: Schema) -> None:
+        self._table = table
+        self.ids: list[str] = table["item"].to_list()
+        names = [field.name for field in schema.item if field.kind is Kind.IDENTIFIER and field.name in table.columns]
+        title = "title" if "title" in names else names[0] if names else "item"
+        self.titles: list[str] = table[title].fill_null(table["item"]).to_list()
+        self.ratings_I: np.ndarray = table[COUNT].to_numpy()
+        vectors_IR = torch.from_numpy(table[VECTOR].to_numpy().reshape(len(table), -1).copy())
+        self.acquaintance = Acquaintance(torch.from_numpy(table[SHARE].to_numpy().copy()), vectors_IR)
+        self._row = {item: row for row, item in enumerate(self.ids)}
+        self._sorted = sorted(self.ids)
+        text = pl.concat_str(pl.Series(self.titles), pl.lit(" "), table["item"])
+        self._known_first = (
+            pl.select(_plain(text).alias("text"), pl.Series("ratings", self.ratings_I))
+            .with_row_index("row")
+            .sort("ratings", descending=True, maintain_order=True)
+        )
+
+    @classmethod
+    def load(cls, path: Path, schema: Schema) -> "Catalogue":
+        """Read what `write_catalogue` wrote."""
+        columns = ("item", COUNT, SHARE, VECTOR, *(field.name for field in schema.item))
+        return cls(read_table(path, columns, "train again"), schema)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._row
+
+    def __getitem__(self, row: int) -> CatalogueItem:
+        """The item of a row."""
+        return CatalogueItem(self.ids[row], self.titles[row], int(self.ratings_I[row]))
+
+    def row(self, item: object) -> int:
+        """The row of an item; an unknown one is an error that names it and the nearest."""
+        key = str(item) if isinstance(item, int) and not isinstance(item, bool) else item
+        row = self._row.get(key) if isinstance(key, str) else None
+        if row is None:
+            raise UnknownItem(item, self._remedy(key))
+        return row
+
+    def title(self, item: str) -> str:
+        """The title of an item."""
+        return self.titles[self.row(item)]
+
+    def rows(self, items: Sequence[object]) -> np.ndarray:
+        """The rows of several items."""
+        try:
+            rows = [self._row[item] for item in items]  # type: ignore[index]
+        except (KeyError, TypeError):  # one that is unknown, or a number
+            rows = [self.row(item) for item in items]
+        return np.array(rows, dtype=np.int64)
+
+    def search(self, text: str, limit: int = 20) -> list[CatalogueItem]:
+        """Items whose title or id has all words of `text`, whatever case and accents; best-known first.
+
+        The item with exactly this id comes before all others; without a word all items are found.
+        """
+        if limit < 1:
+            raise SettingsError(f"limit {limit} of a search", remedy="expected 1 or more")
+        words = pl.select(_plain(pl.lit(text[:LONGEST_QUERY]))).item().split()
+        found = self._known_first
+        if words:
+            found = found.filter(pl.all_horizontal(pl.col("text").str.contains(word, literal=True) for word in words))
+        rows = found["row"].head(limit).to_list()
+        exact = self._row.get(text.strip())
+        if exact is not None:
+            rows = [exact, *(row for row in rows if row != exact)][:limit]
+        return [self[row] for row in rows]
+
+    def features(self, schema: Schema, vocabulary: Vocabulary, ties: Sequence[str]) -> tuple[Features, Tensor]:
+        """The content of all items, encoded as in training, and their rows."""
+        codes, bags, numbers = {}, {}, {}
+        for field in schema.features("item"):
+            encoder, column = vocabulary.item[field.name], self._table[field.name]
+            if isinstance(encoder, Scaling):
+                numbers[field.name] = torch.from_numpy(encoder.encode(column).copy())
+            elif field.kind is Kind.MULTI:
+                assert isinstance(encoder, Categories)
+                offsets, flat = encoder.encode_lists(column)
+                bags[field.name] = torch.from_numpy(flat.copy()), torch.from_numpy(offsets[:-1].copy())
+            else:
+                codes[field.name] = torch.from_numpy(encoder.encode(column).copy())
+        keys = key_table(self._table.lazy(), schema.features("item"), ties)
+        known = None if keys is None else keys.rows(np.arange(len(self)))
+        return Features(len(self), codes, bags, numbers, known), torch.arange(len(self))
+
+    def _remedy(self, item: object) -> str:
+        """The item whose title has the same words, or whose id begins alike; cheap, however long the text."""
+        if isinstance(item, str) and item.strip():
+            found = self.search(item, limit=1)
+            place = bisect_left(self._sorted, item)
+            if found:
+                return f"an id such as '{found[0].item}' ({found[0].title})"
+            for known in self._sorted[max(place - 1, 0) : place + 1]:
+                if known[:1] == item[:1]:
+                    return f"an id such as '{known}'"
+        return f"one of {len(self):,} ids such as '{self._known_first_id()}'"
+
+    def _known_first_id(self) -> str:
+        return self.search("", limit=1)[0].item
+
+
+def write_catalogue(data: PreparedData, path: Path, seed: int) -> None:
+    """Store all columns of the data set's items, how many rows of training users each has, and who knows it."""
+    end = int(data.array("offsets")[data.manifest.splits["train"][1]])
+    count_I = np.bincount(data.array("item")[:end], minlength=data.manifest.items)
+    known = find_acquaintance(data, np.random.default_rng([seed, 5]))
+    columns = (
+        pl.Series(COUNT, count_I),
+        pl.Series(SHARE, known.share_I.numpy()),
+        pl.Series(VECTOR, known.vectors_IR.numpy()),
+    )
+    write_table(path, data.items().collect().with_columns(columns))
+
+
+def _plain(text: pl.Expr) -> pl.Expr:
+    """Lower case without accents."""
+    return text.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()

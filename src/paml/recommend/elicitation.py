@@ -1,0 +1,168 @@
+"""What to ask next: the item whose answer is expected to change the predictions most.
+
+The last layer's weights of a user have a prior, N(theta, alpha), and a row's loss is minus the log of a likelihood. So
+the answers so far leave a covariance k of the predictions, and if the model is right, the squared error falls by as
+much as the predictions are expected to move. Asking about item q moves them, with items j weighted by w,
+
+    gain(q)  =  p_q ( sum_j w_j k(j, q)^2 / (k(q, q) + 1 / c_q)  +  sum_j w_j (r_j m_q)^2 )
+
+The first sum is what the answer's value tells (c_q is the loss's curvature, 2 for squared error), exact for the closed
+form; the second is what is told by knowing q at all: m_q is how the user's start moves, r_j an item's vector without
+what earlier answers explain of it. p_q is how likely the user knows q, and w_j is the root of p_j: half-way between
+"predict what the user would choose" and "predict everything". For gradient steps alpha is the prior they amount to.
+
+Legend: B users, R items that may be asked about, S answers, F = D + 1 features of the last layer, D inputs, K outputs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from paml.engine.adapt import forward
+from paml.engine.heads import ClickHead, Head, ValueHead
+from paml.engine.solvers import ClosedForm, GradientSteps, prior_variance
+from paml.episodes.batches import RowBlock
+from paml.methods.learner import Adapted, Learner
+from paml.recommend.familiarity import Acquaintance
+
+MOST_ITEMS = 4096  # best-known items that are considered: bounds the time per question in large catalogues
+
+
+@dataclass(frozen=True)
+class Question:
+    """An item to ask about, how likely the user knows it, and by how much the squared error is expected to fall."""
+
+    item: str
+    title: str
+    chance: float
+    gain: float
+
+
+def best_question(
+    adapted: Sequence[tuple[Learner, Adapted]],
+    block_of: Callable[[Tensor], RowBlock],
+    acquaintance: Acquaintance,
+    rated: np.ndarray,
+    skipped: np.ndarray,
+) -> tuple[int, float, float] | None:
+    """Row, chance and gain of the best item to ask one user about; None if none is left.
+
+    `rated` and `skipped` are items the user knows and does not know: neither is asked about again. `block_of` makes
+    the rows of some items.
+    """
+    told = np.concatenate([rated, skipped])
+    known_A = torch.arange(len(told)) < len(rated)
+    chance_I = acquaintance.chances(
+        torch.from_numpy(told).unsqueeze(0), known_A.float().unsqueeze(0), torch.ones(1, len(told))
+    )[0]
+    open_I = torch.ones(len(chance_I), dtype=torch.bool)
+    open_I[torch.from_numpy(told)] = False
+    item_R = open_I.nonzero().squeeze(1)
+    if not len(item_R):
+        return None
+    item_R = item_R[chance_I[item_R].topk(min(MOST_ITEMS, len(item_R))).indices]
+    chance_R = chance_I[item_R]
+    gain_R = gains(adapted, block_of(item_R), chance_R.unsqueeze(0))[0]
+    best = int(gain_R.argmax())
+    return int(item_R[best]), float(chance_R[best]), float(gain_R[best])
+
+
+@torch.no_grad()
+def gains(adapted: Sequence[tuple[Learner, Adapted]], block: RowBlock, chance_BR: Tensor) -> Tensor:
+    """gain(q) of the block's items, (B, R), as a mean over members; the items are also those to be predicted."""
+    weight_BR = chance_BR.sqrt()
+    weight_BR = weight_BR / weight_BR.sum(dim=1, keepdim=True)
+    parts = [_movement(learner, one, block, weight_BR) for learner, one in adapted]
+    return chance_BR * torch.stack(parts).mean(dim=0)
+
+
+def _movement(learner: Learner, adapted: Adapted, block: RowBlock, weight_BR: Tensor) -> Tensor:
+    """How far each item's answer is expected to move the predictions, squared, (B, R)."""
+    support = adapted.embedded.batch.support
+    known_BSF, bend_BS = _features(learner, adapted, support, support.y_BR)
+    bent_BSF = known_BSF * (bend_BS * support.mask_BR).unsqueeze(-1)
+    precision_BFF = bent_BSF.mT @ known_BSF
+    precision_BFF = precision_BFF + torch.eye(precision_BFF.shape[-1], dtype=precision_BFF.dtype)
+    covariance_BFF = torch.cholesky_inverse(torch.linalg.cholesky(precision_BFF))
+    item_BRF, bend_BR = _features(learner, adapted, block, None)
+    spread_BFF = covariance_BFF @ (item_BRF.mT * weight_BR.unsqueeze(1)) @ item_BRF @ covariance_BFF
+    moved_BR = _quadratic(item_BRF, spread_BFF) / (_quadratic(item_BRF, covariance_BFF) + 1 / bend_BR)
+    shift_BRDK = _start_shifts(learner, adapted, block)
+    if shift_BRDK is None:
+        return moved_BR
+    explained_BFS = covariance_BFF @ bent_BSF.mT
+    left_BRD = _start_inputs(adapted, block)
+    left_BRD = left_BRD - item_BRF @ (explained_BFS @ _start_inputs(adapted, support))
+    spread_BDD = (left_BRD.mT * weight_BR.unsqueeze(1)) @ left_BRD
+    return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.unbind(dim=-1))
+
+
+def _quadratic(x_BRF: Tensor, matrix_BFF: Tensor) -> Tensor:
+    """x A x of every row, (B, R)."""
+    return ((x_BRF @ matrix_BFF) * x_BRF).sum(dim=-1)
+
+
+def _features(learner: Learner, adapted: Adapted, block: RowBlock, y_BR: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The last layer's features, scaled so that the prior of their weights is N(0, 1), and the loss's curvature.
+
+    Where no answer is known, the curvature is taken at the prediction.
+    """
+    x = learner.network.first_input(adapted.embedded, block)
+    out_BRK, inputs = forward(adapted.adaptation.layers, x)
+    offset_BRK = adapted.embedded.offsets(x)
+    out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
+    bend_BR = _curvature(learner.head, out_BRK, y_BR)
+    sd_B1D, level_B = _prior(learner, adapted, inputs[-1].shared_BC)
+    scaled_BRD = inputs[-1].x_BRD * sd_B1D
+    return torch.cat([scaled_BRD, level_B.view(-1, 1, 1).expand(*bend_BR.shape, 1)], dim=-1), bend_BR
+
+
+def _curvature(head: Head, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
+    """Second derivative of each row's loss, (B, R)."""
+    if isinstance(head, ValueHead):
+        return head.row_curvature(out_BRK, out_BRK[..., 0])  # the same for any answer
+    if isinstance(head, ClickHead):
+        return head.row_curvature(out_BRK, head.predict(out_BRK) if y_BR is None else y_BR)
+    return 1 - (out_BRK.softmax(dim=-1) ** 2).sum(dim=-1)  # the trace of a softmax's Hessian
+
+
+def _prior(learner: Learner, adapted: Adapted, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
+
+    T steps of rate alpha on a loss divided by n + c amount to a prior of variance T alpha / (n + c), to first order; n
+    is the next answer's.
+    """
+    inner, rate = learner.inner, adapted.rate
+    if isinstance(inner, ClosedForm):
+        assert isinstance(rate, Tensor)
+        sd_B = prior_variance(rate).sqrt()
+        return sd_B.view(-1, 1, 1), sd_B * inner.level
+    assert isinstance(inner, GradientSteps)
+    count_B = adapted.embedded.batch.support.mask_BR.sum(dim=1) + 1
+    count_B = count_B if inner.log_evidence is None else count_B + inner.log_evidence.exp()
+    steps_B = inner.steps / count_B
+    if isinstance(rate, Tensor):
+        sd_B = (steps_B * rate.clamp(min=0)).sqrt()
+        return sd_B.view(-1, 1, 1), sd_B * shared_BC.norm(dim=1)
+    rows_D, shared_C = rate[-1].rows_DK[:, -1].clamp(min=0), rate[-1].shared_CK[:, -1].clamp(min=0)
+    level_B = (steps_B * (shared_BC**2 @ shared_C)).sqrt()
+    return (steps_B.view(-1, 1, 1) * rows_D).sqrt(), level_B
+
+
+def _start_shifts(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor | None:
+    """How the user's start would move if one more item were known, (B, R, D + 1, K)."""
+    embedded = adapted.embedded
+    support = embedded.batch.support
+    return learner.network.start.shifts(embedded.items.chosen_NG, support.index_BR, support.mask_BR, block.index_BR)
+
+
+def _start_inputs(adapted: Adapted, block: RowBlock) -> Tensor:
+    """What the start is multiplied with: item vectors without ties, and a one, (B, R, D + 1)."""
+    embedded = adapted.embedded
+    assert embedded.start_BDK is not None
+    vectors_BRD = embedding(block.index_BR, embedded.items.vectors_ND[:, : embedded.start_BDK.shape[1] - 1])
+    return torch.cat([vectors_BRD, vectors_BRD.new_ones(*block.index_BR.shape, 1)], dim=-1)

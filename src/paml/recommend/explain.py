@@ -1,0 +1,117 @@
+"""Why an item is scored as it is: how far each support rating moved its score, in the engine's own terms.
+
+A gradient step is attention over the support set: it moves a layer's outputs by
+
+    x dW  =  - alpha sum_j (x x_j) D_j
+
+one summand per support row j. Solved in closed form, the last layer moves by sum_j (x H^-1 f_j) r_j, with the residual
+r_j of the row. Between layers, what reaches a ReLU is passed on by the slope of its secant between theta's value and
+the adapted one; that of the head likewise. And which items were chosen moves the user's start (start.py), a sum over
+rows, too. So the effects of all rows sum exactly to
+
+    score with the ratings  -  score of the same profile without any
+
+For one step, and for the closed form with squared error, an effect is what the row's own error at theta did. With
+further steps a row's errors depend on what the other rows have explained meanwhile: an effect is then the sum of the
+row's own pushes on the way, and not what would happen if the row were taken away.
+
+Legend: R rows asked about, S support rows, D inputs, C shared inputs, K outputs, F last layer's features; one user.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paml.engine.adapt import Adaptation, Rate, forward
+from paml.engine.heads import Head
+from paml.engine.layers import AnyInput, SharedLayer
+from paml.engine.solvers import prior_variance, solve
+from paml.episodes.batches import RowBlock
+from paml.methods.learner import Adapted, Learner
+
+POINTS = 8  # on the way from the old to the new outputs, at which the head's slope is taken
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A rating, and what it added to a score."""
+
+    item: str
+    title: str
+    value: float
+    effect: float
+
+
+def effects(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor:
+    """What each support row of the one adapted user added to the predictions of the block's rows, (R, S)."""
+    embedded = adapted.embedded
+    x = learner.network.first_input(embedded, block)
+    theta, layers = learner.network.decision.theta(), adapted.adaptation.layers
+    old = [SharedLayer(weights) for weights in theta]
+    after_1RK, inputs = forward(layers, x)
+    before_1RK, old_inputs = forward(old, x)
+    support = embedded.batch.support
+    zeros_SK = [weights.rows_DK.new_zeros(support.index_BR.shape[1], weights.rows_DK.shape[1]) for weights in theta]
+    effect_RSK = _pull(adapted.adaptation, adapted.rate, 0, x, zeros_SK[0])
+    for k in range(1, len(layers)):
+        old_RD, new_RD = (
+            layer.forward(at)[0] for layer, at in ((old[k - 1], old_inputs[k - 1]), (layers[k - 1], inputs[k - 1]))
+        )
+        passed_RSD = effect_RSK * _secant_of_relu(old_RD, new_RD).unsqueeze(1)
+        pull_RSK = _pull(adapted.adaptation, adapted.rate, k, inputs[k], zeros_SK[k])
+        effect_RSK = passed_RSD @ theta[k].rows_DK + pull_RSK
+    offset_1RK = embedded.offsets(x)
+    if offset_1RK is not None:
+        before_1RK, after_1RK = before_1RK + offset_1RK, after_1RK + offset_1RK
+    choice_1SDK = learner.network.start.by_row(embedded.items.chosen_NG, support.index_BR, support.mask_BR)
+    if choice_1SDK is not None:
+        item_RD = x.x_BRD[0][:, : choice_1SDK.shape[2] - 1]
+        chosen_RSK = torch.einsum("rd,sdk->rsk", item_RD, choice_1SDK[0, :, :-1]) + choice_1SDK[0, :, -1]
+        effect_RSK, before_1RK = effect_RSK + chosen_RSK, before_1RK - chosen_RSK.sum(dim=1)
+    slope_RK = _secant_of_head(learner.head, before_1RK[0], after_1RK[0])
+    return torch.einsum("rsk,rk->rs", effect_RSK, slope_RK)
+
+
+def _pull(adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+    """x dW as one summand per support row, (R, S, K), dW being how far layer k was moved."""
+    x_RD, shared_C = x.x_BRD[0], x.shared_BC[0]
+    total_RSK = zero_SK.expand(len(x_RD), *zero_SK.shape)
+    if adaptation.solution is not None and k == len(adaptation.layers) - 1:
+        solution = adaptation.solution
+        feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
+        assert isinstance(rate, Tensor)
+        own_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
+        key_1FS = solve(solution.features_BSF, solution.curvature_BS, own_1SS, prior_variance(rate).view(-1, 1, 1))
+        last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
+        return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)  # outputs before the last are not moved
+    for step in adaptation.steps:
+        key, gradient_SK = step.inputs[k], step.gradients[k][0]
+        if isinstance(rate, Tensor):
+            product_RS = x_RD @ key.x_BRD[0].T + shared_C @ key.shared_BC[0]
+            total_RSK = total_RSK - rate * product_RS.unsqueeze(-1) * gradient_SK
+        else:
+            product_RSK = torch.einsum("rd,sd,dk->rsk", x_RD, key.x_BRD[0], rate[k].rows_DK)
+            shared_K = (shared_C * key.shared_BC[0]) @ rate[k].shared_CK
+            total_RSK = total_RSK - (product_RSK + shared_K) * gradient_SK
+    return total_RSK
+
+
+def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:
+    """(relu(new) - relu(old)) / (new - old), and the derivative where nothing moved."""
+    moved = new - old
+    still = moved == 0
+    return torch.where(still, (old > 0).to(old.dtype), (new.relu() - old.relu()) / moved.masked_fill(still, 1.0))
+
+
+def _secant_of_head(head: Head, old_RK: Tensor, new_RK: Tensor) -> Tensor:
+    """Slopes g with g (new - old) = predicted(new) - predicted(old), (R, K): the mean slope on the straight way."""
+    moved_RK = new_RK - old_RK
+    share_P11 = ((torch.arange(POINTS, dtype=old_RK.dtype) + 0.5) / POINTS).view(-1, 1, 1)
+    with torch.enable_grad():
+        way_PRK = (old_RK + share_P11 * moved_RK).requires_grad_()
+        (slope_PRK,) = torch.autograd.grad(head.predict(way_PRK).sum(), way_PRK)
+    slope_RK = slope_PRK.mean(dim=0)
+    whole_R = head.predict(new_RK.unsqueeze(0))[0] - head.predict(old_RK.unsqueeze(0))[0]
+    missing_R = whole_R - (slope_RK * moved_RK).sum(dim=1)  # what a mean over points leaves out
+    return slope_RK + moved_RK * (missing_R / (moved_RK**2).sum(dim=1).clamp(min=1e-12)).unsqueeze(-1)

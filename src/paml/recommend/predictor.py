@@ -1,0 +1,307 @@
+"""A trained model in use: what is known of a new user in, an adapted user out, who predicts and ranks any items.
+
+All that does not depend on the user is computed once: every item's vector (ties.py: of ties, every value's) and its
+products with theta, per member.
+Users are adapted by the learners' own `adapt`, the one of training and evaluation, any number in one call. Nothing is
+changed after loading, so threads may share a predictor and its users.
+
+Legend: B users, I all items, R rows, S support rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paml.data.dataset import Vocabulary
+from paml.data.schema import Schema, Target
+from paml.episodes.batches import RowBlock, TensorBatch
+from paml.episodes.features import Features
+from paml.errors import SettingsError
+from paml.methods.learner import Adapted, Ensemble
+from paml.methods.rates import rate_per_user
+from paml.recommend.catalogue import Catalogue
+from paml.recommend.elicitation import Question, best_question
+from paml.recommend.explain import Reason, effects
+from paml.recommend.rate_profile import Population, Standing
+from paml.recommend.requests import Encoding, Group, Newcomer, ProfileField, Rating, Values
+from paml.recommend.stacked import MOST_USERS, Member, Stack
+
+CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """An item and its predicted rating, or click probability."""
+
+    item: str
+    title: str
+    score: float
+
+
+class Predictor:
+    """An ensemble with all items at hand."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        schema: Schema,
+        vocabulary: Vocabulary,
+        catalogue: Catalogue,
+        population: Population,
+        *,
+        major_above: int = 2,
+    ) -> None:
+        self.catalogue, self.population = catalogue, population
+        self.target: Target = schema.target
+        self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
+        self._features, self._item_I = catalogue.features(schema, vocabulary, ensemble.ties)
+        members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
+        self._stack = Stack(members) if Stack.suits(members) else None
+        self.members = members if self._stack is None else self._stack.members
+        outputs = max(weights.rows_DK.shape[1] for weights in members[0].learner.network.decision.theta())
+        table = members[0].table
+        self._row_width, self._stretch_width = (
+            max(width, outputs) for width in (table.width, table.vectors_ND.shape[1])
+        )
+        self.adapt()  # AT-PAML's index is built by its first search: now, and not while threads share it
+
+    @property
+    def fields(self) -> tuple[ProfileField, ...]:
+        """What a profile may say, with the values that are known."""
+        return self.encoding.fields
+
+    def adapt(
+        self, profile: Values | None = None, ratings: Mapping[str, float] | Sequence[Rating] | None = None
+    ) -> "User":
+        """Adapt to one user; see `adapt_many`.
+
+        >>> user = predictor.adapt(profile={"gender": "F", "age": 25}, ratings={"318": 5, "2858": 2})
+        """
+        if isinstance(ratings, Mapping):
+            ratings = [Rating(item, value) for item, value in ratings.items()]
+        return self.adapt_many([Newcomer(profile or {}, tuple(ratings or ()))])[0]
+
+    @torch.inference_mode()
+    def adapt_many(self, newcomers: Sequence[Newcomer], *, score: bool = False) -> list["User"]:
+        """Adapt to any number of users in one call of the engine; with `score`, all items are scored in one, too.
+
+        Nothing known is needed: without ratings theta itself is used with the profile, without a profile every field
+        is unknown.
+        """
+        if not newcomers:
+            return []
+        batch = self.batch(newcomers)
+        stack = self._stack_for(len(newcomers))
+        adapted = [member.adapt(batch) for member in self.members] if stack is None else stack.adapt(batch)
+        rates = [rate_per_user(one.rate, len(newcomers)) for one in adapted]
+        rate_B = torch.stack(rates).mean(dim=0).tolist()
+        score_BI = self.score_all(adapted) if score else None
+        users = []
+        for b, newcomer in enumerate(newcomers):
+            own = tuple(one.of(slice(b, b + 1)) for one in adapted)
+            user = User(self, newcomer, own, rate_B[b], self.encoding.group(newcomer.profile))
+            if score_BI is not None:
+                user.__dict__["_score_I"] = score_BI[b]  # what the cached property would compute
+            users.append(user)
+        return users
+
+    def batch(self, newcomers: Sequence[Newcomer]) -> TensorBatch:
+        """The newcomers as the engine takes them; rows point at all items of the catalogue."""
+        support = self.encoding.support(newcomers)
+        return TensorBatch(
+            user_B=np.arange(len(newcomers)),
+            users=self.encoding.users([newcomer.profile for newcomer in newcomers]),
+            items=self._features,
+            item_N=self._item_I,
+            support=support,
+            query=support,
+        )
+
+    @torch.inference_mode()
+    def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
+        """Predictions for the same items and the same context of all users, one `Adapted` per member, (B, R)."""
+        pairs = [*zip(self.members, adapted, strict=True)]
+        users, step = len(adapted[0].embedded.h_BH), self._rows_at_once(adapted, self._row_width)
+        blocks = [self.block(part, context, users) for part in torch.split(index_R, step)]
+        outputs = (torch.stack([member.learner.outputs(one, block) for member, one in pairs]) for block in blocks)
+        parts = [self._mean(out_MBRK) for out_MBRK in outputs]
+        return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
+
+    @torch.inference_mode()
+    def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
+        """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
+        encoded = self.encoding.context([context or {}])
+        step = max(self._rows_at_once(adapted, self._stretch_width), self.members[0].table.shortest)
+        stretches = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
+        parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in stretches]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> RowBlock:
+        """Items to predict, the same for all users, in the same context."""
+        index_BR = index_R.expand(users, -1)
+        encoded = self.encoding.context([context or {}])
+        unknown = torch.empty(0)  # targets; and nothing is padding
+        return RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
+
+    def _outputs_of_all(self, adapted: Sequence[Adapted], items: slice, context: Features | None) -> Tensor:
+        """(M, B, R, K)"""
+        stack = self._stack_for(len(adapted[0].embedded.h_BH))
+        if stack is not None:
+            return stack.outputs_of_all(adapted, items, context)
+        pairs = zip(self.members, adapted, strict=True)
+        return torch.stack([member.learner.outputs_of_all(one, items, context) for member, one in pairs])
+
+    def _mean(self, out_MBRK: Tensor) -> Tensor:
+        """The members' predictions from their outputs, averaged; what outputs mean is the same for all members."""
+        predicted: Tensor = self.members[0].learner.head.predict(out_MBRK.flatten(0, 1))
+        return predicted.view(out_MBRK.shape[:3]).mean(dim=0)
+
+    def _rows_at_once(self, adapted: Sequence[Adapted], width: int) -> int:
+        users, support = len(adapted[0].embedded.h_BH), adapted[0].embedded.batch.support.index_BR.shape[1]
+        together = 1 if self._stack_for(users) is None else len(self.members)
+        return max(1, CELLS_AT_ONCE // (together * users * max(width, support)))
+
+    def _stack_for(self, users: int) -> Stack | None:
+        return self._stack if users <= MOST_USERS else None
+
+
+@dataclass(frozen=True)
+class User:
+    """A user the model has adapted to; made by a predictor."""
+
+    predictor: Predictor
+    newcomer: Newcomer
+    adapted: tuple[Adapted, ...]
+    """The adapted model of each member."""
+    rate: float
+    """The learning rate this user got: the mean over members and, for rates per parameter, over parameters."""
+    group: Group | None
+    """Whether a major or a minor user; None if no profile is known."""
+
+    def predict(self, items: Sequence[str], context: Values | None = None) -> np.ndarray:
+        """Predicted ratings, or click probabilities, of some items."""
+        return self._predicted(self.predictor.catalogue.rows(items), context)
+
+    def scores(self, context: Values | None = None) -> np.ndarray:
+        """Predictions for all items in the catalogue's order; without a context they are kept."""
+        if context is None:
+            return self._score_I.numpy()
+        return self.predictor.score_all(self.adapted, context)[0].numpy()
+
+    def recommend(
+        self,
+        n: int = 10,
+        *,
+        exclude_seen: bool = True,
+        among: Sequence[str] | None = None,
+        context: Values | None = None,
+    ) -> list[Recommendation]:
+        """The n items with the highest predictions, without those rated, or only among some; best first."""
+        if n < 1:
+            raise SettingsError(f"n is {n}", remedy="expected 1 or more")
+        catalogue = self.predictor.catalogue
+        is_candidate_I = np.full(len(catalogue), among is None)
+        if among is not None:
+            is_candidate_I[catalogue.rows(among)] = True
+        if exclude_seen:
+            is_candidate_I[catalogue.rows([rating.item for rating in self.newcomer.ratings])] = False
+        row_R = np.flatnonzero(is_candidate_I)
+        score_R = self.scores(context)[row_R] if among is None else self._predicted(row_R, context)
+        best = _best(score_R, n)
+        return [
+            Recommendation(catalogue.ids[row], catalogue.titles[row], float(score))
+            for row, score in zip(row_R[best].tolist(), score_R[best].tolist(), strict=True)
+        ]
+
+    def why(self, item: str, n: int = 3, context: Values | None = None) -> list[Reason]:
+        """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift."""
+        return self.reasons([item], n, context)[0]
+
+    @torch.no_grad()
+    def reasons(self, items: Sequence[str], n: int = 3, context: Values | None = None) -> list[list[Reason]]:
+        """As `why`, for several items at once."""
+        predictor, ratings = self.predictor, self.newcomer.ratings
+        block = predictor.block(torch.from_numpy(predictor.catalogue.rows(items)), context)
+        if not ratings or not items:
+            return [[] for _ in items]
+        batch = predictor.batch([self.newcomer])
+        members = predictor.members
+        parts = [effects(member.learner, member.adapt(batch), block) for member in members]
+        effect_RS = torch.stack(parts).mean(dim=0).numpy()
+        titles = [predictor.catalogue.title(rating.item) for rating in ratings]
+        return [
+            [Reason(ratings[s].item, titles[s], float(ratings[s].value), float(effect_S[s])) for s in order[:n]]
+            for effect_S, order in zip(effect_RS, np.argsort(-np.abs(effect_RS), axis=1, kind="stable"), strict=True)
+        ]
+
+    @torch.no_grad()
+    def next_question(self, exclude: Sequence[str] = ()) -> Question | None:
+        """The item whose rating is expected to help most; None if none is left.
+
+        `exclude` are items the user was asked about and does not know, which tells as well.
+        """
+        predictor, catalogue = self.predictor, self.predictor.catalogue
+        rated = catalogue.rows([rating.item for rating in self.newcomer.ratings])
+        skipped = np.setdiff1d(catalogue.rows(exclude), rated)
+        batch = predictor.batch([self.newcomer])
+        adapted = [(member.learner, member.adapt(batch)) for member in predictor.members]
+        found = best_question(
+            adapted, lambda index_R: predictor.block(index_R, None), catalogue.acquaintance, rated, skipped
+        )
+        if found is None:
+            return None
+        row, chance, gain = found
+        return Question(catalogue.ids[row], catalogue.titles[row], chance, gain)
+
+    def standing(self) -> Standing:
+        """The own rate on the distribution of training users' rates, and the groups of similar training users."""
+        h_H = self.adapted[0].embedded.h_BH[0].numpy()
+        return self.predictor.population.standing(self.rate, h_H)
+
+    def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
+        index_R = torch.from_numpy(row_R)
+        if context is None and "_score_I" in self.__dict__:
+            return self._score_I[index_R].numpy()
+        return self.predictor.score(self.adapted, index_R, context)[0].numpy()
+
+    @cached_property
+    def _score_I(self) -> Tensor:
+        return self.predictor.score_all(self.adapted)[0]
+
+
+def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
+    """Recommendations with their reasons as JSON: what the command line and the service answer."""
+    items = [
+        {**vars(entry), "because": [vars(reason) for reason in because]}
+        for entry, because in zip(found, reasons, strict=True)
+    ]
+    return {"rate": user.rate, "group": user.group, "items": items}
+
+
+def _best(score_R: np.ndarray, n: int) -> np.ndarray:
+    """Places of the n highest scores, highest first; among equals the first."""
+    if n < len(score_R):
+        least = np.partition(score_R, -n)[-n]
+        kept = np.flatnonzero(score_R >= least)
+    else:
+        kept = np.arange(len(score_R))
+    return kept[np.argsort(-score_R[kept], kind="stable")[:n]]
+
+
+def _repeated(one: Features, rows: int) -> Features:
+    """The same fields for many rows."""
+
+    def bag(codes: Tensor) -> tuple[Tensor, Tensor]:
+        return codes.repeat(rows), torch.arange(rows) * len(codes)
+
+    return Features(
+        rows,
+        {name: code.expand(rows) for name, code in one.codes.items()},
+        {name: bag(codes) for name, (codes, _) in one.bags.items()},
+        {name: number.expand(rows) for name, number in one.numbers.items()},
+    )

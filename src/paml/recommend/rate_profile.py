@@ -1,0 +1,104 @@
+"""Training users, as RUN/population.parquet keeps them: groups, rates and embeddings of a sample, and no names.
+
+Legend: P users of the sample, H width of the user embedding.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from paml.data.dataset import PreparedData
+from paml.data.schema import Schema
+from paml.episodes.features import FeatureTable
+from paml.errors import FormatError
+from paml.files import read_table, write_table
+from paml.methods.learner import Ensemble
+from paml.methods.rates import rate_per_user
+
+MOST_USERS = 10_000
+USERS_AT_ONCE = 1024
+BINS = 20
+SIMILAR = 10
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a user stands among the training users."""
+
+    rate: float
+    percentile: float
+    """Percentage of training users with a smaller rate; those with the same count half."""
+    edges: tuple[float, ...]
+    """Bounds of the histogram's bins, one more than there are bins."""
+    major: tuple[int, ...]
+    """Major users per bin."""
+    minor: tuple[int, ...]
+    similar: dict[str, int]
+    """Groups of the training users with the nearest embeddings."""
+
+
+class Population:
+    """A sample of the training users; never changed after loading."""
+
+    def __init__(self, major_P: np.ndarray, rate_P: np.ndarray, h_PH: np.ndarray) -> None:
+        self.major_P, self.rate_P, self.h_PH = major_P, rate_P, h_PH
+        self._sorted_P = np.sort(rate_P)
+        low, high = float(rate_P.min()), float(rate_P.max())
+        # at least a hundredth of the rates' size: a fixed rate is one value, and personal ones may nearly be
+        wider = max(0.01 * max(abs(high), 1e-6) - (high - low), 0.0) / 2
+        self._edges = np.linspace(low - wider, high + wider, BINS + 1)
+        self._major, self._minor = (
+            tuple(np.histogram(rate_P[group], self._edges)[0].tolist()) for group in (major_P, ~major_P)
+        )
+
+    @classmethod
+    def load(cls, path: Path, width: int) -> "Population":
+        """Read what `write_population` wrote; `width` is that of the first member's user embeddings."""
+        table = read_table(path, ("group", "rate", "h"), "train again")
+        h_PH = np.array(table["h"].to_list(), dtype=np.float32).reshape(len(table), -1)
+        if not len(table) or h_PH.shape[1] != width:
+            raise FormatError(f"is not of {width} numbers per user", where=path, remedy="train again")
+        return cls((table["group"] == "major").to_numpy(), table["rate"].to_numpy(), h_PH)
+
+    def standing(self, rate: float, h_H: np.ndarray) -> Standing:
+        """Where a user of this rate and embedding stands."""
+        below, upto = (np.searchsorted(self._sorted_P, np.float32(rate), side) for side in ("left", "right"))
+        distance_P = ((self.h_PH - h_H) ** 2).sum(axis=1)
+        near = np.argsort(distance_P, kind="stable")[:SIMILAR]
+        major = int(self.major_P[near].sum())
+        return Standing(
+            rate=rate,
+            percentile=float(50.0 * (below + upto) / len(self._sorted_P)),
+            edges=tuple(self._edges.tolist()),
+            major=self._major,
+            minor=self._minor,
+            similar={"major": major, "minor": len(near) - major},
+        )
+
+
+@torch.no_grad()
+def write_population(ensemble: Ensemble, data: PreparedData, schema: Schema, path: Path, seed: int) -> None:
+    """Store a random sample of the training users: group, rate (mean over members), first member's embedding."""
+    first, end = data.manifest.splits["train"]
+    row_P = first + np.random.default_rng([seed, 4]).permutation(end - first)[:MOST_USERS]
+    features = FeatureTable.of(data, "user", schema)
+    device = next(ensemble.parameters()).device
+    rates, embeddings = [], []
+    for start in range(0, len(row_P), USERS_AT_ONCE):
+        users = features.rows(row_P[start : start + USERS_AT_ONCE]).to(device)
+        h_BH = [member.network.embed_users(users) for member in ensemble.members]
+        rate_B = [rate_per_user(m.rates(h), users.count) for m, h in zip(ensemble.members, h_BH, strict=True)]
+        rates.append(torch.stack(rate_B).mean(dim=0).numpy(force=True))
+        embeddings.append(h_BH[0].numpy(force=True))
+    group = np.where(data.array("major")[row_P], "major", "minor")
+    table = pl.DataFrame(
+        {
+            "group": group,
+            "rate": np.concatenate(rates).astype(np.float32),
+            "h": pl.Series(np.concatenate(embeddings).tolist(), dtype=pl.List(pl.Float32)),
+        }
+    )
+    write_table(path, table)

@@ -1,0 +1,292 @@
+"""Figures of how good the entries are: means, distributions over users, groups of users, new items, clicks."""
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
+
+from paml.analysis.format import count, metric_label
+from paml.analysis.tests import mean_interval
+from paml.data.schema import CLICK_WEIGHTS
+from paml.report.figures import style
+from paml.report.figures.material import Entry, Material
+from paml.report.figures.style import INK, PAPER
+from paml.report.tables import common_values, left_out
+
+BINS = 10
+_GRID = 100
+
+
+def comparison(material: Material) -> Canvas | None:
+    """Every entry's mean of the headline metric with a bootstrap interval over users."""
+    shown = [entry for entry in material.present() if material.mean(entry)[0] is not None]
+    if not shown:
+        return None
+    figure = style.canvas(style.rows_height(len(shown)))
+    axes = style.rows_panel(figure, [entry.label for entry in shown], right=0.62)
+    style.separators(axes, ["learned" if entry.learned else entry.kind for entry in shown])
+    edges = []
+    for k, entry in enumerate(shown):
+        mean = float(material.mean(entry)[0] or 0)
+        interval = mean_interval(material.per_user(entry), np.random.default_rng(0))
+        low, high = (mean, mean) if interval is None else (interval.low, interval.high)
+        axes.plot([low, high], [k, k], color=entry.colour, linewidth=2.2, alpha=0.75)
+        (dot,) = axes.plot(
+            [mean],
+            [k],
+            "D" if entry.kind == "reference" else "o",
+            color=entry.colour,
+            markersize=6.5,
+            markeredgecolor=PAPER,
+            markeredgewidth=0.8,
+        )
+        style.mark(dot, f"{entry.label}: {mean:.4f}, 95 % from {low:.4f} to {high:.4f}")
+        axes.annotate(
+            f"{mean:.3f}", (1.02, k), xycoords=("axes fraction", "data"), va="center_baseline", annotation_clip=False
+        )
+        edges += [low, high, mean]
+    baseline = material.best_baseline()
+    reach = None if baseline is None else material.mean(baseline)[0]
+    if reach is not None:
+        axes.axvline(reach, color=INK, alpha=0.55, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
+    _fit(axes, edges)
+    axes.set_xlabel(material.unit)
+    return figure
+
+
+def boxes(material: Material) -> Canvas | None:
+    """Users' values of the headline metric, all of them."""
+    return _boxes(material, whole=True)
+
+
+def boxes_enlarged(material: Material) -> Canvas | None:
+    """The same, as far as the whiskers reach."""
+    return _boxes(material, whole=False)
+
+
+def _boxes(material: Material, whole: bool) -> Canvas | None:
+    users = {entry: material.per_user(entry) for entry in material.present()}
+    users = {entry: value_U for entry, value_U in users.items() if len(value_U)}
+    if not users:
+        return None
+    figure = style.canvas(style.rows_height(len(users)))
+    axes = style.rows_panel(figure, [entry.label for entry in users])
+    style.separators(axes, ["learned" if entry.learned else entry.kind for entry in users])
+    reach = [_box(axes, k, entry, value_U, whole) for k, (entry, value_U) in enumerate(users.items())]
+    _fit(axes, [edge for pair in reach for edge in pair])
+    axes.set_xlabel(f"a user's {material.unit}")
+    return figure
+
+
+def _box(axes: Axes, y: int, entry: Entry, value_U: np.ndarray, whole: bool) -> tuple[float, float]:
+    """Quartiles and median, whiskers to the last user within 1.5 boxes, the users beyond as dots."""
+    first, median, third = (float(q) for q in np.quantile(value_U, [0.25, 0.5, 0.75]))
+    span = 1.5 * (third - first)
+    inside_U = value_U[(value_U >= first - span) & (value_U <= third + span)]
+    low, high = float(inside_U.min()), float(inside_U.max())
+    for edge, end in ((first, low), (third, high)):
+        axes.plot([edge, end], [y, y], color=entry.colour, linewidth=1, solid_capstyle="butt")
+    box = Rectangle((first, y - 0.29), third - first, 0.58, facecolor=entry.colour, edgecolor="none", alpha=0.85)
+    axes.add_patch(box)
+    style.mark(box, f"{entry.label}: median {median:.4f}, quartiles {first:.4f} and {third:.4f}, {len(value_U)} users")
+    axes.plot([median, median], [y - 0.29, y + 0.29], color=PAPER, linewidth=1.6, solid_capstyle="butt")
+    if not whole:
+        return low, high
+    beyond_U = value_U[(value_U < low) | (value_U > high)]
+    if len(beyond_U):
+        step = float(np.ptp(value_U)) / 400  # what cannot be told apart is drawn once
+        seen = np.unique(np.round(beyond_U / step)) * step
+        style.dots(axes, np.column_stack([seen, np.full(len(seen), float(y))]), entry.colour, 1.8, 0.7)
+    return float(value_U.min()), float(value_U.max())
+
+
+def violins(material: Material) -> Canvas | None:
+    """Users' values by entry and group: major users above the line, minor users below it."""
+    groups = {entry: material.per_group(entry) for entry in material.few(material.present())}
+    groups = {entry: pair for entry, pair in groups.items() if all(len(set(part)) > 2 for part in pair)}
+    if not groups:
+        return None
+    figure = style.canvas(0.36 + 2 * style.ROW * len(groups) + 0.5)
+    axes = style.panel(figure, style.LABELS, 0.36, style.WIDTH - style.LABELS - 0.2, 2 * style.ROW * len(groups))
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
+    limit = max(float(np.quantile(part, 0.97)) for pair in groups.values() for part in pair)
+    low = min(0.0, *(float(part.min()) for pair in groups.values() for part in pair))
+    x_G = np.linspace(low, limit, _GRID)
+    for k, (entry, pair) in enumerate(groups.items()):
+        style.name_row(axes, k, entry.label)
+        density = [kernel_density(part, x_G) for part in pair]
+        height = 0.44 / max(part_G.max() for part_G in density)
+        for part, density_G, side, group in zip(pair, density, (-1, 1), ("major", "minor"), strict=True):
+            colour, alpha = (INK, 0.28) if group == "major" else (entry.colour, 0.85)
+            shape = axes.fill_between(x_G, k, k + side * height * density_G, color=colour, alpha=alpha, linewidth=0)
+            median = float(np.median(part))
+            style.mark(shape, f"{entry.label}, {group} users: median {median:.4f}, {len(part)} users")
+            axes.plot([median, median], [k + side * 0.03, k + side * 0.3], color=INK, linewidth=1.3)
+    axes.set_xlim(low, limit)
+    axes.set_xlabel(f"a user's {material.unit}")
+    style.group_key(axes)
+    return figure
+
+
+def kernel_density(value_U: np.ndarray, x_G: np.ndarray) -> np.ndarray:
+    """A smooth distribution: a Gaussian around every user, as wide as Silverman's rule says."""
+    quartiles = np.quantile(value_U, [0.25, 0.75])
+    spread = min(float(value_U.std()), float(np.ptp(quartiles)) / 1.34 or np.inf)
+    width = max(0.9 * spread * len(value_U) ** -0.2, float(np.ptp(x_G)) / len(x_G))
+    place_Q = np.quantile(value_U, (np.arange(400) + 0.5) / 400) if len(value_U) > 400 else value_U
+    scaled_GQ = (x_G[:, None] - place_Q[None, :]) / width
+    density_G: np.ndarray = np.exp(-(scaled_GQ**2) / 2).mean(1) / (width * np.sqrt(2 * np.pi))
+    return density_G
+
+
+def items(material: Material) -> Canvas | None:
+    """The headline metric on items that training users met, and on new ones."""
+    found = material.results.get("items") or {}
+    warm, cold = found.get("warm") or {}, found.get("cold") or {}
+    shown = [entry for entry in material.entries if None not in (warm.get(entry.name), cold.get(entry.name))]
+    if not shown:
+        return None
+    figure = style.canvas(style.rows_height(len(shown)) + 0.28)
+    axes = style.rows_panel(figure, [entry.label for entry in shown], top=0.36)
+    style.separators(axes, ["learned" if entry.learned else entry.kind for entry in shown])
+    for k, entry in enumerate(shown):
+        pair = warm[entry.name], cold[entry.name]
+        axes.plot(pair, [k, k], color=entry.colour, linewidth=1.4, alpha=0.6)
+        for kind, value, face in zip(("known", "new"), pair, (entry.colour, PAPER), strict=True):
+            (dot,) = axes.plot(
+                [value], [k], "o", color=entry.colour, markerfacecolor=face, markersize=6.5, markeredgewidth=1.5
+            )
+            style.mark(dot, f"{entry.label}, {kind} items: {value:.4f}")
+    _fit(axes, [values[entry.name] for entry in shown for values in (warm, cold)])
+    axes.set_xlabel(material.unit)
+    signs = [
+        axes.plot([], [], "o", color=INK, markerfacecolor=face, markersize=6, markeredgewidth=1.4)[0]
+        for face in (INK, PAPER)
+    ]
+    style.legend(axes, signs, ["items that training users met", "new items"])
+    return figure
+
+
+def by_group(material: Material) -> Canvas | None:
+    """The headline metric of the best method and the best baseline by a field of the profile."""
+    found = material.results.get("by_group")
+    best = material.results["best"].values()
+    shown = [entry for entry in material.entries if entry.name in best]
+    if found is None:
+        return None
+    values = {
+        value: users
+        for value, users in common_values(found).items()
+        if any(found["values"][value][entry.name]["mean"] is not None for entry in shown)
+    }
+    if len(values) < 2:
+        return None
+    figure = style.canvas(style.rows_height(len(values)) + 0.28)
+    unbroken = [count(users, "user").replace(" ", "\u00a0") for users in values.values()]
+    labels = [f"{value} ({users})" for value, users in zip(values, unbroken, strict=True)]
+    axes = style.rows_panel(figure, labels, top=0.36)
+    edges = []
+    for k, value in enumerate(values):
+        for entry in shown:
+            one = found["values"][value][entry.name]
+            if one["mean"] is not None:
+                (dot,) = axes.plot([one["mean"]], [k], entry.marker, color=entry.colour, markersize=6.5)
+                told = f"{one['mean']:.4f}, {count(one['users'], 'user')}"
+                style.mark(dot, f"{entry.label}, {found['field']} {value}: {told}")
+                edges.append(one["mean"])
+    _fit(axes, edges)
+    axes.set_xlabel(material.unit)
+    signs = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
+    style.legend(axes, signs, [style.shortened(entry.label) for entry in shown])
+    return figure
+
+
+def by_group_caption(material: Material) -> str:
+    """Which field it is, and how many values are not shown."""
+    found = material.results["by_group"]
+    return f"The best method and the best baseline by the users' {found['field']}. {left_out(found)}".rstrip()
+
+
+def clicks(material: Material) -> Canvas | None:
+    """AUC and NEL of all entries, with the standard deviation over seeds."""
+    metrics = [metric for metric in ("auc", "nel") if metric in material.results["metrics"]]
+    shown = [entry for entry in material.entries if all(material.mean(entry, name)[0] is not None for name in metrics)]
+    if len(metrics) < 2 or not shown:
+        return None
+    figure = style.canvas(style.rows_height(len(shown)))
+    width = (style.WIDTH - style.LABELS - 0.2 - 0.3) / 2
+    for side, metric in enumerate(metrics):
+        left = style.LABELS + side * (width + 0.3)
+        axes = style.panel(figure, left, 0.08, width, style.ROW * len(shown))
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_yticks([])
+        axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
+        pairs = [material.mean(entry, metric) for entry in shown]
+        mean_E = np.array([float(mean or 0) for mean, _ in pairs])
+        start = 0.5 if metric == "auc" and mean_E.min() >= 0.5 else 0.0
+        for k, (entry, (_, deviation)) in enumerate(zip(shown, pairs, strict=True)):
+            if side == 0:
+                style.name_row(axes, k, entry.label)
+            (bar,) = axes.barh([k], [mean_E[k] - start], left=start, height=0.6, color=entry.colour)
+            style.mark(bar, f"{entry.label}: {metric_label(metric)} {mean_E[k]:.4f} ± {deviation or 0:.4f}")
+            if deviation:
+                axes.plot([mean_E[k] - deviation, mean_E[k] + deviation], [k, k], color=INK, linewidth=1.1)
+        widest = max(mean + (deviation or 0) for mean, (_, deviation) in zip(mean_E, pairs, strict=True))
+        axes.set_xlim(start, start + (widest - start or 1) * 1.06)
+        axes.locator_params(axis="x", nbins=4)
+        axes.set_xlabel(material.axis(metric))
+    return figure
+
+
+def calibration(material: Material) -> Canvas | None:
+    """Predicted against observed clicks, by tenths of the predictions."""
+    curves = {}
+    for entry in material.few(material.present("predictions")):
+        own = material.frame("predictions").filter(pl.col("method") == entry.name)
+        predicted_B, observed_B = calibration_curve(own["p"].to_numpy(), own["label"].to_numpy())
+        if len(predicted_B) > 1:
+            curves[entry] = predicted_B, observed_B
+    if not curves:
+        return None
+    figure, axes = style.lines_panel(2.75, "observed share of clicks", "predicted share of clicks")
+    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
+    reach = 1.06 * max(float(part_B.max()) for pair in curves.values() for part_B in pair)
+    axes.plot([0, reach], [0, reach], color=INK, alpha=0.5, linewidth=0.8, linestyle=(0, (3, 3)))
+    ends = []
+    for entry, (predicted_B, observed_B) in curves.items():
+        (line,) = axes.plot(
+            predicted_B, observed_B, color=entry.colour, marker=entry.marker, markersize=3.6, linewidth=1.3
+        )
+        style.mark(line, f"{entry.label}: {len(predicted_B)} tenths")
+        ends.append((float(predicted_B[-1]), float(observed_B[-1]), entry.label, entry.colour))
+    axes.set_xlim(0, reach)
+    axes.set_ylim(0, reach)
+    style.end_labels(axes, ends)
+    return figure
+
+
+def calibration_curve(p_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean prediction and share of clicks in tenths of equal size; predictions are freed of the weights first.
+
+    Trained with weights w1 and w0, q = w1 p / (w1 p + w0 (1 - p)) is predicted; so p = w0 q / (w0 q + w1 (1 - q)).
+    """
+    w0, w1 = CLICK_WEIGHTS
+    known_N = np.isfinite(p_N)
+    q_N = p_N[known_N].astype(np.float64)
+    true_N = w0 * q_N / (w0 * q_N + w1 * (1 - q_N))
+    order = np.argsort(true_N, kind="stable")
+    tenths = [part for part in np.array_split(order, BINS) if len(part)]
+    clicked_N = label_N[known_N]
+    predicted_B = np.array([true_N[part].mean() for part in tenths])
+    observed_B = np.array([clicked_N[part].mean() for part in tenths])
+    return predicted_B, observed_B
+
+
+def _fit(axes: Axes, edges: list[float]) -> None:
+    """Limits a little wider than what is drawn."""
+    low, high = min(edges), max(edges)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    axes.set_xlim(low - room, high + room)

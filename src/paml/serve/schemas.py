@@ -1,0 +1,368 @@
+"""What goes over the wire: requests, checked strictly, and answers, both described for OpenAPI with examples."""
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from paml.recommend.requests import Rating
+
+ID_LENGTH = 200
+RATINGS_PER_CALL = 500
+MOST_ITEMS = 100
+MOST_REASONS = 5
+MOST_NAMED = 500
+"""Items that `among`, `item` or `skip` may name."""
+
+PROFILE_FIELDS = 100
+TEXT_LENGTH = 1000
+LIST_LENGTH = 100
+
+UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # what some databases cannot hold, or UTF-8 cannot say
+USABLE_PATTERN = "^[^\\x00-\\x1f\\x7f]*$"
+
+
+def usable(text: str) -> str:
+    """The text, if every database can hold it and every client read it."""
+    if UNUSABLE.search(text):
+        raise ValueError("text without control characters, in valid Unicode")
+    return text
+
+
+def _field_value(value: object) -> object:
+    """A profile's or context's value: which one a field takes is the model's to say."""
+    if isinstance(value, str):
+        if len(value) > TEXT_LENGTH:
+            raise ValueError(f"at most {TEXT_LENGTH} characters")
+        return usable(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list) and len(value) <= LIST_LENGTH and all(isinstance(entry, str) for entry in value):
+        return [_field_value(entry) for entry in value]
+    raise ValueError("a text, a finite number, a list of texts, or null")
+
+
+Identity = Annotated[
+    str,
+    Field(min_length=1, max_length=ID_LENGTH),
+    AfterValidator(usable),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": ID_LENGTH, "pattern": USABLE_PATTERN}),
+]
+FieldValue = Annotated[
+    Any,
+    PlainValidator(_field_value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "maxLength": TEXT_LENGTH, "pattern": USABLE_PATTERN},
+                {"type": "number"},
+                {"type": "array", "items": {"type": "string"}, "maxItems": LIST_LENGTH},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+FieldValues = Annotated[dict[Identity, FieldValue], Field(max_length=PROFILE_FIELDS)]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Number = Annotated[int, Field(strict=True)]
+
+PROFILE: dict[str, Any] = {"gender": "F", "age": "25"}
+RATING: dict[str, Any] = {"item": "318", "value": 5}
+TITLE = "Shawshank Redemption, The (1994)"
+ADVICE: dict[str, Any] = {
+    "item": "527",
+    "title": "Schindler's List (1993)",
+    "score": 4.62,
+    "because": [{"item": "318", "title": TITLE, "value": 5.0, "effect": 0.31}],
+}
+
+
+class Request(BaseModel):
+    """A request's body: names that are not known are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProfileIn(Request):
+    """Who a user is: any of the model's profile fields (`GET /v1/model` lists them)."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"profile": PROFILE}]})
+
+    profile: FieldValues = Field(default_factory=dict)
+
+
+class RatingIn(Request):
+    """A user's rating of an item, on the model's scale (a click: 0 or 1)."""
+
+    item: Identity
+    value: Finite
+    context: FieldValues = Field(default_factory=dict)
+
+
+class Rated(Request):
+    """A request with ratings."""
+
+    ratings: list[RatingIn]
+
+    def as_ratings(self) -> list[Rating]:
+        """The ratings as the library takes them."""
+        return [Rating(rating.item, rating.value, rating.context) for rating in self.ratings]
+
+
+class RatingsIn(Rated):
+    """Ratings to add; one of the same item is replaced."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"ratings": [RATING, {"item": "2858", "value": 2}]}]}
+    )
+
+    ratings: Annotated[list[RatingIn], Field(min_length=1, max_length=RATINGS_PER_CALL)]
+
+
+class RecommendIn(Rated):
+    """A newcomer who is not stored, and what is wanted for them."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"profile": PROFILE, "ratings": [RATING], "n": 10, "why": 1}]}
+    )
+
+    profile: FieldValues = Field(default_factory=dict)
+    ratings: Annotated[list[RatingIn], Field(max_length=RATINGS_PER_CALL)] = Field(default_factory=list)
+    n: Annotated[Number, Field(ge=1, le=MOST_ITEMS)] = 10
+    why: Annotated[Number, Field(ge=0, le=MOST_REASONS)] = 0
+    among: Annotated[list[Identity], Field(max_length=MOST_NAMED)] | None = None
+    exclude_seen: bool = True
+
+
+class Answer(BaseModel):
+    """An answer's body."""
+
+
+class RatingOut(Answer):
+    """A stored rating; the title is null if the model in use does not know the item."""
+
+    item: str
+    title: str | None
+    value: float
+    context: dict[str, Any]
+
+
+class UserOut(Answer):
+    """A stored user, with the learning rate and the group that the model gives them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "anna",
+                    "profile": PROFILE,
+                    "ratings": [{**RATING, "title": TITLE, "context": {}}],
+                    "rate": 0.82,
+                    "group": "major",
+                }
+            ]
+        }
+    )
+
+    id: str
+    profile: dict[str, Any]
+    ratings: list[RatingOut]
+    rate: float
+    group: str | None
+
+
+class RatingsOut(Answer):
+    """How many ratings a user now has."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"id": "anna", "ratings": 2}]})
+
+    id: str
+    ratings: int
+
+
+class ReasonOut(Answer):
+    """A rating of the user's own, and by how much it moved the score."""
+
+    item: str
+    title: str | None
+    value: float
+    effect: float
+
+
+class ScoreOut(Answer):
+    """An item with its predicted rating (or click probability)."""
+
+    item: str
+    title: str | None
+    score: float
+
+
+class AdviceOut(ScoreOut):
+    """A recommended item; `because` has at most `why` reasons, strongest first."""
+
+    because: list[ReasonOut]
+
+
+class RecommendOut(Answer):
+    """The best items first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"rate": 0.82, "group": "major", "items": [ADVICE]}]})
+
+    rate: float
+    group: str | None
+    items: list[AdviceOut]
+
+
+class RecommendationsOut(RecommendOut):
+    """The best items of a stored user first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"user": "anna", "rate": 0.82, "group": "major", "items": [ADVICE]}]}
+    )
+
+    user: str
+
+
+class PredictionsOut(Answer):
+    """Predictions in the order in which the items were named."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"user": "anna", "predictions": [{k: v for k, v in ADVICE.items() if k != "because"}]}]
+        }
+    )
+
+    user: str
+    predictions: list[ScoreOut]
+
+
+class QuestionOut(Answer):
+    """The item whose rating is expected to help most."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"item": "318", "title": TITLE, "gain": 0.14}]})
+
+    item: str
+    title: str | None
+    gain: float
+
+
+class StandingOut(Answer):
+    """A user's rate among the training users': histograms over `edges`, and the groups of the most similar ones."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "rate": 0.82,
+                    "percentile": 61.5,
+                    "group": "major",
+                    "edges": [0.6, 0.8, 1.0],
+                    "major": [3000, 1200],
+                    "minor": [200, 300],
+                    "similar": {"major": 7, "minor": 3},
+                }
+            ]
+        }
+    )
+
+    rate: float
+    percentile: float
+    group: str | None
+    edges: list[float]
+    major: list[int]
+    minor: list[int]
+    similar: dict[str, int]
+
+
+class ItemOut(Answer):
+    """An item of the catalogue, with the number of its ratings in training."""
+
+    item: str
+    title: str | None
+    ratings: int
+
+
+class ItemsOut(Answer):
+    """Items found, best known first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"items": [{"item": "318", "title": TITLE, "ratings": 1600}]}]}
+    )
+
+    items: list[ItemOut]
+
+
+class TargetOut(Answer):
+    """What is predicted: a rating on a scale of equal steps, or a click."""
+
+    kind: Literal["rating", "click"]
+    low: float
+    high: float
+    step: float
+
+
+class FieldOut(Answer):
+    """A profile field; `values` are those known to the model (none for a number)."""
+
+    name: str
+    kind: Literal["categorical", "multi", "numeric"]
+    values: list[str]
+
+
+class ModelOut(Answer):
+    """The model in use."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "method": "ridge",
+                    "target": {"kind": "rating", "low": 1, "high": 5, "step": 1},
+                    "items": 3883,
+                    "fields": [{"name": "gender", "kind": "categorical", "values": ["M", "F"]}],
+                }
+            ]
+        }
+    )
+
+    method: str
+    target: TargetOut
+    items: int
+    fields: list[FieldOut]
+
+
+class StateOut(Answer):
+    """Whether the service is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ProblemOut(Answer):
+    """Why a request was refused (RFC 9457)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:paml:unknown-item",
+                    "title": "Value cannot be used",
+                    "status": 422,
+                    "detail": "there is no item '3l8'; expected an id such as '3'",
+                    "field": "item",
+                    "value": "3l8",
+                    "expected": "an id such as '3'",
+                }
+            ]
+        }
+    )
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+    value: Any = None
+    expected: str | None = None

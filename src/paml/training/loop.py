@@ -1,0 +1,389 @@
+"""The outer loop, the only one: batches of users, Adam, validation each epoch, the best epoch kept, resumable.
+
+A training that is killed at any moment and resumed ends with bit-identical weights: the state holds parameters, the
+optimiser, AT-PAML's memory and the generators as they were at the epoch's start, from which batches are drawn again.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paml.data.dataset import PreparedData
+from paml.episodes.batches import Loader, TensorBatch
+from paml.episodes.hashing import item_keys
+from paml.episodes.tasks import Tasks
+from paml.errors import FormatError, PamlError, SettingsError, TrainingError
+from paml.evaluation.scoring import evaluate_ensemble, headline
+from paml.files import write_text
+from paml.methods.learner import Ensemble
+from paml.methods.memory import MemoryRate
+from paml.methods.registry import build_ensemble, find_method, fit_to_data
+from paml.network.build import DataShape
+from paml.progress import SILENT, Progress, Step
+from paml.recommend.catalogue import write_catalogue
+from paml.recommend.rate_profile import write_population
+from paml.training import checkpoint
+from paml.training.allocator import keep_freed_memory
+from paml.training.ema import Average
+from paml.training.optim import make_optimizer, set_rate
+from paml.training.recipe import Recipe, load_recipe, recipe_label
+from paml.training.run import Run, RunSettings, load_state, read_settings, write_settings
+
+DEFAULT_FOLDER = Path("paml-runs")
+CHECKPOINT_BATCHES = 1000  # and after every epoch
+OnEpoch = Callable[[int, float | None], None]
+
+
+def train(
+    data: PreparedData | str | Path,
+    method: str = "reg_paml",
+    recipe: str | Path = "tuned",
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    tensorboard: str | Path | None = None,
+    progress: Progress = SILENT,
+    on_epoch: OnEpoch | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Run:
+    """Train `method` on a prepared data set and return the run.
+
+    Settings, by name or as a mapping, replace those of the recipe, which is a name or a .toml file. After every epoch
+    `on_epoch` gets its number, from 1, and its validation metric; what it raises ends the training, resumable.
+
+    >>> run = paml.train(data, method="reg_paml", recipe="tuned", seed=1, epochs=5)
+    """
+    data = data if isinstance(data, PreparedData) else PreparedData.open(data)
+    find_method(method)
+    values = load_recipe(
+        recipe, method, {**(settings or {}), **more}, data.manifest.source.name, data.schema.target.kind
+    )
+    shape = DataShape.of(data, values.leave_out)
+    usual = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / usual
+    wanted = RunSettings(
+        created_by=f"paml {version('paml')}",
+        method=method,
+        recipe_name=str(recipe),
+        recipe=values,
+        seed=seed,
+        data_path=str(data.path.resolve()),
+        fingerprint=data.fingerprint,
+        major_above=data.manifest.protocol.major_above,
+        **{("fields" if name == "schema" else name): value for name, value in vars(shape).items()},
+    )
+    try:
+        trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
+    except (RuntimeError, MemoryError) as error:
+        what = f"the network cannot be built ({str(error).splitlines()[0]})"
+        raise SettingsError(what, remedy="choose smaller sizes") from None
+    _open_folder(folder, wanted, resume=resume)
+    if not (folder / "weights.safetensors").exists():
+        keep_freed_memory()
+        trainer.run(progress, on_epoch)
+    return Run.load(folder)
+
+
+def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
+    """Create the run folder, or check that an unfinished one was begun with the same settings."""
+    # nothing but a half-written file: killed before the settings were stored
+    if not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PamlError(
+                f"cannot be written ({error.strerror})", where=folder, remedy="choose another --out"
+            ) from None
+        write_settings(folder, wanted)
+        return
+    if not resume:
+        raise PamlError("already exists", where=folder, remedy="continue it with --resume, or choose another --out")
+    found = read_settings(folder)
+    for name in ("fingerprint", "method", "seed", "recipe"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise SettingsError(f"was begun with another {name}", where=folder, remedy="repeat what it was begun with")
+
+
+def _choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(
+            f"device '{name}' cannot be used ({str(error).splitlines()[0]})", remedy="use cpu"
+        ) from None
+    return device
+
+
+@dataclass
+class _Position:
+    """Where training stands; everything but tensors."""
+
+    epoch: int = 0
+    batch: int = 0
+    generators: list[dict[str, Any]] = field(default_factory=list)
+    """States of the members' generators at the start of the epoch."""
+    loss_sum: float = 0.0
+    users_done: int = 0
+    seconds: float = 0.0
+    best_value: float | None = None
+    best_epoch: int = -1
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Trainer:
+    """One training: ensemble, optimiser, and position."""
+
+    def __init__(
+        self,
+        data: PreparedData,
+        settings: RunSettings,
+        folder: Path,
+        device: torch.device,
+        tensorboard: str | Path | None,
+    ) -> None:
+        self._data, self._settings, self._folder = data, settings, folder
+        self._recipe: Recipe = settings.recipe
+        self._metric = headline(data.schema.target.kind)
+        rng = torch.Generator().manual_seed(settings.seed)
+        self._ensemble: Ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, rng)
+        fit_to_data(self._ensemble.members, data)
+        self._ensemble.to(device)
+        self._objective = find_method(settings.method).objective(settings.recipe)
+        self._optimizer = make_optimizer(self._ensemble, settings.recipe)
+        self._average = Average(self._ensemble, settings.recipe.average)
+        self._tasks, self._device = Tasks.of(data, "train"), device
+        end, keys = int(self._tasks.offsets[-1]), item_keys(data, settings.recipe.ties)
+        self._loader = Loader(data, device, schema=settings.fields, end=end, keys=keys)
+        self._whole = Loader(data, device, keys=keys)  # reads any user's rows: for validation
+        # members see other episodes, else they would err alike: the same data in the same order leads to the same place
+        streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.members))]
+        self._rngs = [np.random.default_rng(stream) for stream in streams]
+        self._position = _Position(generators=_states(self._rngs))
+        self._best: dict[str, Tensor] = self._copy_of_weights()
+        self._writer = _summary_writer(tensorboard)
+        every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
+        self._checkpoint_batches = every * -(-CHECKPOINT_BATCHES // every)
+
+    def run(self, progress: Progress, on_epoch: OnEpoch | None = None) -> None:
+        """Train to the last epoch or until validation stops improving, then write the weights of the best epoch."""
+        if self._state_file.exists():
+            self._restore()
+        position, recipe = self._position, self._recipe
+        with progress.step(f"training {self._settings.method}", recipe.epochs * len(self._tasks)) as step:
+            step.advance(position.epoch * len(self._tasks) + position.users_done)
+            while position.epoch < recipe.epochs and not self._has_stalled():
+                self._run_epoch(step)
+                if on_epoch is not None:
+                    on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
+        self._finish()
+
+    def _run_epoch(self, step: Step) -> None:
+        position, recipe = self._position, self._recipe
+        for rng, state in zip(self._rngs, position.generators, strict=True):
+            rng.bit_generator.state = state
+        for member in self._ensemble.members:
+            member.rates.begin_epoch(position.epoch)
+        set_rate(self._optimizer, recipe, position.epoch)
+        share, random = recipe.support_share, recipe.random_support
+        episodes = [
+            self._tasks.episodes(recipe.batch_size, rng, support_share=share, random_support=random)
+            for rng in self._rngs
+        ]
+        started, users_before = time.perf_counter(), position.users_done
+        for number, task_batches in enumerate(zip(*episodes, strict=True)):
+            if number < position.batch:
+                continue  # done before the training was interrupted
+            position.loss_sum += self._outer_step([self._loader.load(batch) for batch in task_batches])
+            users = len(task_batches[0].user_B)
+            position.users_done += users
+            position.batch = number + 1
+            speed = (position.users_done - users_before) / (time.perf_counter() - started)
+            step.advance(users, f"epoch {position.epoch + 1} · {speed:,.0f} users/s{self._best_note()}")
+            if position.batch % self._checkpoint_batches == 0:
+                position.seconds += time.perf_counter() - started
+                started, users_before = time.perf_counter(), position.users_done
+                self._save()
+        position.seconds += time.perf_counter() - started
+        self._end_epoch()
+
+    def _outer_step(self, batches: list[TensorBatch]) -> float:
+        """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
+        self._optimizer.zero_grad()
+        members = self._ensemble.members
+        loss_M = torch.stack([self._objective(member, batch) for member, batch in zip(members, batches, strict=True)])
+        values = loss_M.detach().numpy(force=True).astype(np.float64)
+        if not np.isfinite(values).all():
+            self._say_diverged(float(values.mean()), batches)
+        loss_M.sum().backward()  # type: ignore[no-untyped-call]
+        for member in members if self._recipe.clip_norm else ():
+            torch.nn.utils.clip_grad_norm_(member.parameters(), self._recipe.clip_norm)
+        self._optimizer.step()
+        self._average.follow()
+        for member in members:
+            member.rates.finish_step()
+        return float(np.mean([value * len(batch.user_B) for value, batch in zip(values, batches, strict=True)]))
+
+    def _say_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
+        user_B = np.concatenate([batch.user_B for batch in batches]).tolist()
+        users = ", ".join(self._data.users().select("user").collect()["user"].gather(user_B).head(5))
+        raise TrainingError(
+            f"the loss is {value} in epoch {self._position.epoch + 1}, batch {self._position.batch + 1}"
+            f" (users {users}, ...)",
+            where=self._folder,
+            remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
+        )
+
+    def _end_epoch(self) -> None:
+        """Validate, keep the best weights, log, and save."""
+        position = self._position
+        metric = self._metric
+        with self._average.in_place():
+            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._whole)
+            value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
+            is_best = value is None or position.best_value is None or value < position.best_value
+            best = self._copy_of_weights() if is_best else self._best
+        if value is not None and not np.isfinite(value):
+            raise TrainingError(
+                f"validation {metric} is {value} after epoch {position.epoch + 1}",
+                where=self._folder,
+                remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
+            )
+        if is_best:
+            position.best_value, position.best_epoch, self._best = value, position.epoch, best
+        position.history.append(
+            {
+                "epoch": position.epoch + 1,
+                "loss": position.loss_sum / max(position.users_done, 1),
+                f"validation_{metric}": value,
+                "seconds": round(position.seconds, 3),
+                "users_per_second": round(position.users_done / max(position.seconds, 1e-9), 1),
+            }
+        )
+        if self._writer is not None:
+            for name, number in position.history[-1].items():
+                if name != "epoch" and number is not None:
+                    self._writer.add_scalar(name, number, position.epoch + 1)
+        position.epoch, position.batch, position.users_done = position.epoch + 1, 0, 0
+        position.loss_sum = position.seconds = 0.0
+        position.generators = _states(self._rngs)
+        self._save()
+        self._write_metrics()
+
+    def _finish(self) -> None:
+        """Write what remains: the best weights, what serving needs beside them, and how training went."""
+        position = self._position
+        self._ensemble.load_state_dict(self._best)
+        summary: dict[str, Any] = {
+            "epochs": position.epoch,
+            "best_epoch": position.best_epoch + 1,
+            "best_validation": position.best_value,
+            "seconds": sum(entry["seconds"] for entry in position.history),
+        }
+        first = self._ensemble.members[0]
+        if isinstance(first.rates, MemoryRate):
+            summary["memory_nodes"] = int(first.rates.memory.count)
+            summary["memory_recall"] = self._recall(first.rates)
+        write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
+        write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
+        population = self._folder / "population.parquet"
+        write_population(self._ensemble, self._data, self._settings.fields, population, self._settings.seed)
+        write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
+        self._write_metrics()
+        identity = {"identity": self._settings.identity()}
+        checkpoint.save(self._folder / "weights.safetensors", self._best, identity)
+        shutil.rmtree(self._state_file.parent, ignore_errors=True)
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write_metrics(self) -> None:
+        lines = (json.dumps(entry) for entry in self._position.history)
+        write_text(self._folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+
+    @torch.no_grad()
+    def _recall(self, rates: MemoryRate) -> float | None:
+        """Recall of the memory's index on validation users."""
+        tasks = Tasks.of(self._data, "validation")
+        if not len(tasks) or not int(rates.memory.count):
+            return None
+        batch = self._whole.load(next(tasks.stored(256)))
+        return rates.recall(self._ensemble.members[0].network.embed_users(batch.users))
+
+    def _has_stalled(self) -> bool:
+        """Whether validation has not improved for `patience` epochs."""
+        position = self._position
+        return bool(self._recipe.patience) and position.epoch - 1 - position.best_epoch >= self._recipe.patience
+
+    def _best_note(self) -> str:
+        best = self._position.best_value
+        return "" if best is None else f" · best validation {best:.4f}"
+
+    def _copy_of_weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._ensemble.state_dict().items()}
+
+    @property
+    def _state_file(self) -> Path:
+        return self._folder / "resume" / "state.safetensors"
+
+    def _save(self) -> None:
+        """Write the whole state to one file."""
+        tensors = {f"now.{name}": tensor for name, tensor in self._ensemble.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self._best.items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self._average.state().items()}
+        for number, state in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        self._state_file.parent.mkdir(exist_ok=True)
+        checkpoint.save(self._state_file, tensors, {"identity": self._settings.identity(), **asdict(self._position)})
+
+    def _restore(self) -> None:
+        """Continue from what `_save` wrote."""
+        tensors, values = checkpoint.load(self._state_file)
+        if values.pop("identity", None) != self._settings.identity():
+            raise FormatError("belongs to another run", where=self._state_file, remedy="train again")
+        parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}, "average": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
+        load_state(self._ensemble, parts["now"], self._state_file)
+        self._best = parts["best"]
+        self._average.restore(parts["average"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["optimizer"].items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = tensor
+        whole = self._optimizer.state_dict()
+        self._optimizer.load_state_dict({**whole, "state": state})
+        try:
+            self._position = _Position(**values)
+        except TypeError:
+            raise FormatError("is of another version", where=self._state_file, remedy="train again") from None
+
+
+def _states(rngs: Iterable[np.random.Generator]) -> list[dict[str, Any]]:
+    return [dict(rng.bit_generator.state) for rng in rngs]
+
+
+def _summary_writer(folder: str | Path | None) -> Any:
+    """A TensorBoard writer, if one is asked for."""
+    if folder is None:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SettingsError("TensorBoard is not installed", remedy="pip install 'paml[tensorboard]'") from None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,289 @@
+"""Statistics on rows of simulated comparisons, where the truth is known. Legend: M methods, S seeds, U users."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import binom, nct, t, ttest_ind, ttest_rel, wilcoxon
+
+from paml.analysis import comparisons as statistics, fairness as gaps
+from paml.analysis.tests import Interval
+from paml.errors import DataError, SettingsError
+from paml.evaluation.scoring import per_user_metrics
+
+QUICK = 50  # resamples where the interval is not what is tested
+
+
+def rows_of(value_MSU: np.ndarray, metric: str = "mse") -> pl.DataFrame:
+    """Methods m0, m1, ...; every third user is a minor user."""
+    methods, seeds, users = value_MSU.shape
+    return pl.DataFrame(
+        {
+            "method": np.repeat([f"m{k}" for k in range(methods)], seeds * users),
+            "seed": np.tile(np.repeat(np.arange(seeds), users), methods),
+            "user": np.tile([f"u{k:04}" for k in range(users)], methods * seeds),
+            "group": np.tile(np.where(np.arange(users) % 3 == 0, "minor", "major"), methods * seeds),
+            metric: value_MSU.ravel(),
+        }
+    )
+
+
+def simulated(rng: np.random.Generator, methods: int, seeds: int, users: int) -> np.ndarray:
+    """Errors that differ far more between users than between methods, and are skewed as squared errors are."""
+    hard_U = rng.gamma(3, size=users)
+    seed_SU = hard_U + 0.2 * rng.gamma(2, size=(seeds, users))
+    return seed_SU + 0.3 * rng.normal(size=(methods, seeds, users))
+
+
+def within(hits: int, times: int, low: float, high: float) -> bool:
+    """Whether so many hits are credible for a probability between low and high."""
+    return bool(binom.ppf(0.001, times, low) <= hits <= binom.ppf(0.999, times, high))
+
+
+def near(bootstrap: Interval | None, by_t: Interval | None) -> bool:
+    """Whether two intervals of the same mean agree to a tenth of their width, as they do for so many users."""
+    assert bootstrap is not None
+    assert by_t is not None
+    reach = 0.1 * (by_t.high - by_t.low)
+    return abs(bootstrap.low - by_t.low) < reach and abs(bootstrap.high - by_t.high) < reach
+
+
+def test_every_metric_has_a_direction() -> None:
+    for kind in ("rating", "click"):
+        scored = per_user_metrics(kind, np.ones(2), np.ones(2), np.array([2]))
+        for metric in scored:
+            if not metric.endswith("_chance"):
+                assert statistics.better(metric) in ("lower", "higher")
+    assert statistics.improves("mse", -0.1)
+    assert not statistics.improves("auc", -0.1)
+    assert not statistics.improves("mse", 0.0)
+    assert not statistics.improves("mse", None)
+    with pytest.raises(SettingsError, match="did you mean 'ndcg5'"):
+        statistics.better("ndcg")
+
+
+def test_over_seeds_by_hand() -> None:
+    rows = pl.DataFrame(
+        {
+            "method": ["a"] * 5 + ["b"] * 2,
+            "seed": [0, 0, 0, 1, 1, 0, 0],
+            "user": ["u", "v", "w", "v", "x", "u", "v"],
+            "group": ["major", "major", "minor", "major", "minor", "major", "major"],
+            "mse": [1.0, 2.0, 6.0, 5.0, float("nan"), 7.0, 8.0],
+        }
+    )
+    found = statistics.over_seeds(rows, "mse")
+    assert list(found) == ["a", "b"]
+    assert found["a"]["all"] == statistics.OverSeeds(4.0, pytest.approx(2**0.5), 2, users=4, rows=5, undefined=1)
+    assert found["a"]["major"] == statistics.OverSeeds(3.25, pytest.approx(1.75 * 2**0.5), 2, 2, 3, 0)
+    assert found["a"]["minor"] == statistics.OverSeeds(6.0, None, 1, users=2, rows=2, undefined=1)
+    assert found["b"]["all"] == statistics.OverSeeds(7.5, None, 1, 2, 2, 0)
+    assert found["b"]["minor"] == statistics.OverSeeds(None, None, 0, 0, 0, 0)
+
+
+def test_the_papers_tests_agree_with_scipy() -> None:
+    value_MSU = simulated(np.random.default_rng(1), 3, 1, 60)
+    value_MSU[2] -= 1.5
+    rows = rows_of(value_MSU)
+    found = statistics.improvement(rows, "m2", "m0", "mse")
+    assert (found.method, found.reference) == ("m2", "m0")
+    assert found.test.p_value == pytest.approx(ttest_ind(value_MSU[2, 0], value_MSU[0, 0]).pvalue)
+    assert found.star
+    assert not statistics.improvement(rows, "m0", "m2", "mse").star  # as sure, but for the worse
+    higher = statistics.improvement(rows_of(value_MSU, "auc"), "m2", "m0", "auc")
+    assert higher.test.p_value is not None
+    assert not higher.star
+    minor_U = np.arange(60) % 3 == 0
+    groups = statistics.groups_test(rows, "m0", "mse")
+    assert groups.p_value == pytest.approx(ttest_ind(value_MSU[0, 0, ~minor_U], value_MSU[0, 0, minor_U]).pvalue)
+    assert (groups.left_users, groups.right_users) == (40, 20)
+
+
+def test_paired_agrees_with_scipy_and_finds_what_the_papers_test_does_not() -> None:
+    value_MSU = simulated(np.random.default_rng(2), 2, 2, 150)
+    value_MSU[1] -= 0.1
+    rows = rows_of(value_MSU)
+    found = statistics.paired(rows, "m1", "m0", "mse")
+    left_U, right_U = value_MSU[1].mean(0), value_MSU[0].mean(0)
+    assert found.difference == pytest.approx((left_U - right_U).mean())
+    assert found.t_p == pytest.approx(ttest_rel(left_U, right_U).pvalue)
+    assert found.wilcoxon_p == pytest.approx(wilcoxon(left_U - right_U).pvalue)
+    assert found.by_seed == pytest.approx((value_MSU[1] - value_MSU[0]).mean(1))
+    assert near(found.interval, Interval(*ttest_rel(left_U, right_U).confidence_interval()))
+    assert found.interval is not None
+    assert found.interval.high < 0
+    assert found.t_p < 0.01
+    assert not statistics.improvement(rows, "m1", "m0", "mse").star
+
+
+def test_repeated_users_do_not_shrink_p_values() -> None:
+    once = rows_of(simulated(np.random.default_rng(3), 3, 1, 40))
+    twice = pl.concat([once, once.with_columns(seed=pl.col("seed") + 1)])
+    found = statistics.paired_table(twice, "m0", "mse")
+    assert [replace(line, by_seed=line.by_seed[:1]) for line in found] == statistics.paired_table(once, "m0", "mse")
+    for name in ("m1", "m2"):
+        assert statistics.improvement(twice, name, "m0", "mse") == statistics.improvement(once, name, "m0", "mse")
+    assert statistics.groups_test(twice, "m1", "mse") == statistics.groups_test(once, "m1", "mse")
+    assert gaps.gap(twice, "m1", "mse") == gaps.gap(once, "m1", "mse")
+    assert gaps.gap_difference(twice, "m1", "m2", "mse") == gaps.gap_difference(once, "m1", "m2", "mse")
+
+
+def test_each_seed_may_have_users_of_its_own_and_rows_any_order() -> None:
+    rng = np.random.default_rng(4)
+    value_MSU = simulated(rng, 2, 2, 50)
+    value_MSU[:, 0, :10], value_MSU[:, 1, 40:] = np.nan, np.nan
+    absent = rows_of(value_MSU).filter(pl.col("mse").is_not_nan())
+    found = statistics.paired(absent, "m1", "m0", "mse")
+    assert found == statistics.paired(absent.sample(fraction=1, shuffle=True, seed=1), "m1", "m0", "mse")
+    difference_U = np.nanmean(value_MSU[1] - value_MSU[0], axis=0)
+    assert found.difference == pytest.approx(difference_U.mean())
+    assert (found.users, found.undefined) == (50, 0)
+
+
+def test_undefined_values_are_left_out_in_pairs_and_counted() -> None:
+    value_MSU = simulated(np.random.default_rng(5), 2, 2, 60)
+    value_MSU[0, :, :12] = np.nan
+    value_MSU[1, 0, 6:30] = np.inf
+    value_MSU[1, :, 50:] = np.nan
+    rows = rows_of(value_MSU).with_columns(mse=pl.when(pl.col("user") != "u0059").then("mse"))
+    found = statistics.paired(rows, "m1", "m0", "mse")
+    assert (found.users, found.undefined) == (38, 22)
+    difference_SU = np.where(np.isfinite(value_MSU[1]), value_MSU[1], np.nan) - value_MSU[0]
+    assert found.difference == pytest.approx(np.nanmean(difference_SU[:, 12:50], axis=0).mean())
+    gap = gaps.gap_difference(rows, "m1", "m0", "mse")
+    assert (gap.major_users + gap.minor_users, gap.undefined) == (38, 22)
+    summary = statistics.over_seeds(rows, "mse")["m1"]["all"]
+    assert (summary.users, summary.rows, summary.undefined) == (60, 120, 44)
+
+
+def all_results(rows: pl.DataFrame) -> list[Any]:
+    groups = statistics.over_seeds(rows, "mse").values()
+    return [
+        *(summary for by_group in groups for summary in by_group.values()),
+        *statistics.paired_table(rows, "m0", "mse", resamples=QUICK),
+        statistics.paired(rows, "m1", "m0", "mse", resamples=QUICK),
+        statistics.improvement(rows, "m1", "m0", "mse"),
+        statistics.groups_test(rows, "m1", "mse"),
+        gaps.gap(rows, "m1", "mse", resamples=QUICK),
+        gaps.gap_difference(rows, "m1", "m0", "mse", resamples=QUICK),
+    ]
+
+
+@pytest.mark.parametrize("users", [0, 1, 2, 3, 4, 7, 30])
+@pytest.mark.parametrize("what", ["drawn", "identical", "shifted", "constant", "undefined", "half", "major", "minor"])
+def test_results_are_numbers_or_none_whatever_the_rows(users: int, what: str) -> None:
+    value_MSU = simulated(np.random.default_rng(6), 2, 1, users)
+    if what in ("identical", "shifted"):
+        value_MSU[1] = value_MSU[0] + (0.1 if what == "shifted" else 0.0)
+    elif what == "constant":
+        value_MSU[:] = 0.1
+    elif what in ("undefined", "half"):
+        value_MSU[:, :, :: 1 if what == "undefined" else 2] = np.nan
+    rows = rows_of(value_MSU)
+    if what in ("major", "minor"):
+        rows = rows.filter(pl.col("group") == what)
+    for result in all_results(rows):
+        json.dumps(asdict(result), allow_nan=False)
+
+
+def test_identical_methods_do_not_differ() -> None:
+    rows = rows_of(np.repeat(simulated(np.random.default_rng(7), 1, 2, 30), 2, axis=0))
+    found = statistics.paired_table(rows, "m0", "mse", resamples=QUICK)[0]
+    assert (found.difference, found.t_p, found.wilcoxon_p, found.holm_p) == (0, 1, 1, 1)
+    assert asdict(found)["interval"] == {"low": 0, "high": 0}
+    gap = gaps.gap_difference(rows, "m1", "m0", "mse")
+    assert (gap.difference, gap.welch_p, gap.margin, gap.equivalence_p) == (0, 1, None, None)
+
+
+def test_nobody_and_one_group_only() -> None:
+    rows = rows_of(simulated(np.random.default_rng(8), 2, 2, 30))
+    nobody = statistics.paired(rows.clear(), "m1", "m0", "mse")
+    assert nobody == statistics.Paired("m1", "m0", None, None, None, None, None, 0, 0, ())
+    assert statistics.over_seeds(rows.clear(), "mse") == {}
+    gap = gaps.gap(rows.filter(pl.col("group") == "major"), "m1", "mse")
+    assert gap.major is not None
+    assert gap.minor is gap.difference is gap.interval is gap.welch is gap.equivalence_p is None
+    assert (gap.major_users, gap.minor_users) == (20, 0)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    rows = rows_of(simulated(np.random.default_rng(9), 2, 1, 5))
+    with pytest.raises(SettingsError, match=r"no metric 'mes'.*did you mean 'mse'"):
+        statistics.over_seeds(rows, "mes")
+    with pytest.raises(SettingsError, match="no method 'm9'"):
+        statistics.paired(rows, "m0", "m9", "mse")
+    with pytest.raises(SettingsError, match="no method 'm9'"):
+        statistics.improvement(rows, "m9", "m0", "mse")
+    with pytest.raises(DataError, match="method 'm0', seed 0: user 'u0000' occurs twice"):
+        statistics.paired(pl.concat([rows, rows]), "m0", "m1", "mse")
+    with pytest.raises(SettingsError, match="margin 0"):
+        gaps.gap(rows, "m0", "mse", margin=0)
+
+
+def test_false_positives_are_as_rare_as_promised() -> None:
+    grids, rng = 400, np.random.default_rng(10)
+    single = family = uncorrected = 0
+    for _ in range(grids):
+        table = statistics.paired_table(rows_of(simulated(rng, 4, 2, 100)), "m0", "mse", resamples=0)
+        t_p, holm_p = ([getattr(line, name) for line in table] for name in ("t_p", "holm_p"))
+        single += t_p[0] < 0.05
+        uncorrected += min(t_p) < 0.05
+        family += min(holm_p) < 0.05
+    assert within(single, grids, 0.05, 0.05)
+    assert within(family, grids, 0.03, 0.05)  # three comparisons with one reference depend on each other: below 5 %
+    assert uncorrected > binom.ppf(0.999, grids, 0.05)  # and this is why they are corrected
+
+
+def test_a_planted_effect_is_found_as_often_as_theory_says() -> None:
+    grids, rng, effect, users = 100, np.random.default_rng(13), 0.1, 100
+    planted = 0
+    for _ in range(grids):
+        value_MSU = simulated(rng, 3, 2, users)
+        value_MSU[2] += effect
+        planted += statistics.paired_table(rows_of(value_MSU), "m0", "mse", resamples=0)[1].holm_p < 0.05
+    noise = 0.3  # of a difference of two methods, averaged over two seeds
+    power = [nct.sf(t.isf(alpha / 2, users - 1), users - 1, effect / noise * users**0.5) for alpha in (0.05 / 2, 0.05)]
+    assert power[0] > 0.8
+    assert within(planted, grids, *power)
+
+
+def test_gap_by_hand() -> None:
+    value_MSU = simulated(np.random.default_rng(11), 2, 2, 90)
+    value_MSU[1, :, ::3] += 0.5
+    rows, minor_U = rows_of(value_MSU), np.arange(90) % 3 == 0
+    user_MU = value_MSU.mean(1)
+    expected_M = user_MU[:, minor_U].mean(1) - user_MU[:, ~minor_U].mean(1)
+    found = gaps.gap(rows, "m1", "mse", margin=0.1)
+    assert found.difference == pytest.approx(expected_M[1])
+    assert found.margin == pytest.approx(0.1 * user_MU[1].mean())
+    test = ttest_ind(user_MU[1, minor_U], user_MU[1, ~minor_U], equal_var=False)
+    assert found.welch_p == pytest.approx(test.pvalue)
+    assert asdict(found)["welch"] == pytest.approx(test.confidence_interval()._asdict())
+    assert near(found.interval, found.welch)
+    both = gaps.gap_difference(rows, "m1", "m0", "mse")
+    assert both.difference == pytest.approx(expected_M[1] - expected_M[0])
+    assert near(both.interval, both.welch)
+    assert both.interval is not None
+    assert found.interval is not None
+    assert both.interval.low > 0
+    # What makes a user hard for both methods cancels out.
+    assert both.interval.high - both.interval.low < (found.interval.high - found.interval.low) / 3
+
+
+def test_equality_is_found_where_it_is_and_rarely_where_the_gap_is_the_margin() -> None:
+    rng, users = np.random.default_rng(12), 300
+    minor_U = np.arange(users) % 3 == 0
+
+    def found_equal(gap: float, times: int) -> int:
+        """How often, for a mean error of 4 and minor users who also vary more."""
+        mean_U = 4 + gap * (minor_U - minor_U.mean())
+        value_TU = mean_U + rng.normal(0, np.where(minor_U, 0.5, 0.3), (times, users))
+        drawn = [gaps.gap(rows_of(value_U[None, None]), "m0", "mse", resamples=0) for value_U in value_TU]
+        return sum(one.equivalence_p < 0.05 for one in drawn)
+
+    assert found_equal(0.0, 100) > 90
+    assert within(found_equal(0.2, 600), 600, 0.05, 0.05)  # 5 % of the mean
+    assert found_equal(0.4, 100) == 0

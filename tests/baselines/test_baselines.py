@@ -1,0 +1,330 @@
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+import paml
+from paml.baselines import (
+    BASELINES,
+    Baseline,
+    BiasModel,
+    Fitted,
+    SplitRows,
+    baselines_for,
+    find_baseline,
+    reweighted,
+)
+from paml.baselines.factorisation import factorise
+from paml.baselines.features import ITEM_SHRINKAGE, USER_SHRINKAGE, VALUE_SHRINKAGE, Statistics, Values, episode
+from paml.baselines.rows import to_target
+from paml.data.schema import Target
+from paml.errors import SettingsError
+from paml.evaluation.metrics import per_user_mean, squared_error
+
+CASES = [(kind, name) for kind in ("rating", "click") for name in baselines_for(kind)]
+
+
+@pytest.fixture(scope="session")
+def worlds(world: paml.PreparedData, click_world: paml.PreparedData) -> dict[str, paml.PreparedData]:
+    return {"rating": world, "click": click_world}
+
+
+@pytest.fixture(scope="session")
+def sparse_worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, paml.PreparedData]:
+    """Few users and many items, so that some items have no training row; no validation users."""
+    folder = tmp_path_factory.mktemp("sparse")
+    return {
+        kind: paml.prepare("synthetic", out=folder / kind, users=60, items=300, target=kind, user_ratio="6:0:4")
+        for kind in ("rating", "click")
+    }
+
+
+@pytest.fixture(scope="session")
+def fitted(worlds: dict[str, paml.PreparedData]):  # type: ignore[no-untyped-def]
+    """Every baseline is fitted once for all tests."""
+
+    @cache
+    def fit(kind: str, name: str) -> Fitted:
+        return BASELINES[name].fit(worlds[kind], seed=3)
+
+    return fit
+
+
+@pytest.fixture(scope="session")
+def changed_worlds(
+    worlds: dict[str, paml.PreparedData], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, paml.PreparedData]:
+    """The same training and validation users, with test users who met other items and judged them otherwise."""
+    changed = {}
+    for kind, data in worlds.items():
+        folder = Path(shutil.copytree(data.path, tmp_path_factory.mktemp("changed") / kind))
+        first = data.array("offsets")[data.manifest.splits["test"][0]]
+        target, item = data.array("target").copy(), data.array("item").copy()
+        target[first:] = target[first:][::-1] if kind == "click" else 6 - target[first:]
+        item[first:] = item[first:][::-1]
+        np.save(folder / "arrays" / "target.npy", target)
+        np.save(folder / "arrays" / "item.npy", item)
+        changed[kind] = paml.open_data(folder)
+    return changed
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+class TestContract:
+    """What holds for every baseline."""
+
+    def test_predictions_are_on_the_scale_for_any_number_of_ratings(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        test = SplitRows.of(worlds[kind], "test")
+        target = worlds[kind].schema.target
+        for rows in (test, test.with_shots(0), test.with_shots(1), test.with_shots(5)):
+            prediction_Q = fitted(kind, name).predictor.predict(rows)[rows.query_N]
+            assert np.isfinite(prediction_Q).all()
+            assert prediction_Q.min() >= target.low
+            assert prediction_Q.max() <= target.high
+
+    def test_beats_a_constant(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        constant = "constant_rate" if kind == "click" else "training_mean"
+        test, target = SplitRows.of(worlds[kind], "test"), worlds[kind].schema.target
+        loss, least = (test.loss(target, fitted(kind, who).predictor.predict(test)) for who in (name, constant))
+        assert loss < least or name == constant
+
+    def test_settings_are_the_best_tried_on_validation_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        result = fitted(kind, name)
+        validation, target = SplitRows.of(worlds[kind], "validation"), worlds[kind].schema.target
+        best = min(result.tried, key=lambda entry: entry["loss"])
+        assert result.chosen == {key: value for key, value in best.items() if key != "loss"}
+        assert validation.loss(target, result.predictor.predict(validation)) == pytest.approx(best["loss"], abs=1e-9)
+        assert result.seconds > 0
+
+    def test_fitting_is_repeatable_and_never_sees_test_users(self, kind, name, worlds, changed_worlds, fitted):  # type: ignore[no-untyped-def]
+        other = BASELINES[name].fit(changed_worlds[kind], seed=3)
+        test = SplitRows.of(worlds[kind], "test")
+        for rows in (test, test.with_shots(0)):
+            expected = fitted(kind, name).predictor.predict(rows)
+            assert np.array_equal(other.predictor.predict(rows), expected)
+
+    def test_targets_of_query_rows_and_of_hidden_support_rows_change_nothing(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        test = SplitRows.of(worlds[kind], "test").with_shots(4)
+        turned = worlds[kind].schema.target.low + worlds[kind].schema.target.high - test.target_N
+        changed = np.where(test.support_N, test.target_N, turned)
+        other = SplitRows(test.item_N, changed, test.user_N, test.query_N, test.first_user, test.first_row, shots=4)
+        predictor = fitted(kind, name).predictor
+        assert np.array_equal(predictor.predict(test)[test.query_N], predictor.predict(other)[test.query_N])
+
+    def test_items_without_training_rows_and_no_validation_users(self, kind, name, sparse_worlds):  # type: ignore[no-untyped-def]
+        data = sparse_worlds[kind]
+        test = SplitRows.of(data, "test")
+        unknown_N = ~np.isin(test.item_N, SplitRows.of(data, "train").item_N)
+        assert (unknown_N & test.query_N).any()
+        assert (unknown_N & test.support_N).any()
+        prediction_N = BASELINES[name].fit(data).predictor.predict(test)
+        assert np.isfinite(prediction_N[test.query_N]).all()
+
+
+def test_the_reference_says_what_new_users_cost(fitted) -> None:  # type: ignore[no-untyped-def]
+    assert [name for name, baseline in BASELINES.items() if baseline.reference] == ["retrained_mf"]
+    assert fitted("rating", "retrained_mf").refit_seconds > 0
+    assert fitted("rating", "lenskit_mf").refit_seconds is None
+
+
+def known_ratings(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Half of the cells of a 200 x 120 matrix with biases and two factors, on a scale of its own, without noise."""
+    user, item = np.divmod(rng.permutation(200 * 120)[:12_000], 120)
+    bias = rng.normal(size=200)[user] + rng.normal(size=120)[item]
+    product = (rng.normal(size=(200, 2))[user] * rng.normal(size=(120, 2))[item]).sum(1)
+    return user, item, 50 + 10 * (bias + product)
+
+
+def test_factorisation_finds_biases_and_factors_on_any_scale() -> None:
+    user, item, rating = known_ratings(np.random.default_rng(0))
+    known = np.arange(len(user)) < 10_000
+    columns = user[known], item[known]
+
+    def predict(unit: float) -> np.ndarray:
+        generator = torch.Generator().manual_seed(0)
+        return factorise(*columns, unit * rating[known], 201, 121, 8, 0.01, generator).predict(user, item)
+
+    prediction = predict(1.0)
+    assert np.mean((prediction - rating)[~known] ** 2) < 0.1 * rating.var()
+    assert predict(0.1) == pytest.approx(0.1 * prediction, rel=1e-3)
+
+
+def test_factorisation_knows_nothing_of_users_and_items_without_ratings() -> None:
+    user, item, rating = known_ratings(np.random.default_rng(1))
+    factors = factorise(user, item, rating, 201, 121, 8, 0.05, torch.Generator().manual_seed(0))
+    everyone, unrated = np.arange(200), np.full(200, 120)
+    assert factors.predict(np.array([200]), np.array([120])) == pytest.approx([rating.mean()])
+    bias = factors.predict(everyone, unrated) - rating.mean()
+    assert np.array_equal(factors.user_UF[200], np.eye(10)[9])
+    assert bias == pytest.approx(factors.scale * factors.user_UF[:200, 8], abs=1e-4)
+
+
+def test_factorisation_does_not_depend_on_threads() -> None:
+    columns, threads = known_ratings(np.random.default_rng(2)), torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(factorise(*columns, 200, 120, 32, 0.05, torch.Generator().manual_seed(5)).user_UF)
+    finally:
+        torch.set_num_threads(threads)
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("clicked", [0.0, 1.0])
+def test_clicks_that_are_all_alike_get_the_constant(
+    clicked: float, click_world: paml.PreparedData, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(click_world.path, tmp_path / "alike"))
+    np.save(folder / "arrays" / "target.npy", np.full_like(click_world.array("target"), clicked))
+    data = paml.open_data(folder)
+    test = SplitRows.of(data, "test")
+    prediction, constant = (BASELINES[name].fit(data).predictor.predict(test) for name in ("logistic", "constant_rate"))
+    assert np.array_equal(prediction, constant)
+
+
+def test_a_baseline_that_cannot_be_fitted_says_why(world: paml.PreparedData) -> None:
+    with pytest.raises(SettingsError, match=r"needs the package 'no_such_package'; pip install 'paml\[baselines\]'"):
+        Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, needs="no_such_package").fit(world)
+    with pytest.raises(SettingsError, match="'logistic' does not predict a rating; choose from training_mean"):
+        BASELINES["logistic"].fit(world)
+    with pytest.raises(SettingsError, match="did you mean 'lightgbm'"):
+        find_baseline("lightgbn")
+
+
+def test_large_packages_are_imported_late_and_leave_threads_and_output_alone() -> None:
+    program = """
+import sys, torch, paml.baselines
+assert not {"lenskit", "lightgbm", "sklearn", "pandas"} & set(sys.modules)
+torch.ones(2, 2) @ torch.ones(2, 2)
+torch.set_num_threads(3)
+from paml.baselines.lenskit import _start_lenskit
+_start_lenskit()
+assert torch.get_num_threads() == 3
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_known_support_rows_by_hand() -> None:
+    rows = SplitRows(
+        item_N=np.arange(6),
+        target_N=np.ones(6),
+        user_N=np.array([0, 0, 0, 1, 1, 1]),
+        query_N=np.array([False, False, True, True, False, False]),
+    )
+    assert np.flatnonzero(rows.support_N).tolist() == [0, 1, 4, 5]
+    assert np.flatnonzero(rows.with_shots(1).support_N).tolist() == [0, 4]
+    assert not rows.with_shots(0).support_N.any()
+    assert np.array_equal(rows.with_shots(9).support_N, rows.support_N)
+
+
+def test_pressing_onto_the_scale_keeps_the_order() -> None:
+    raw = np.linspace(0.0, 6.0, 601)
+    pressed = to_target(raw, Target(kind="rating", low=1, high=5))
+    assert pressed.min() >= 1.0
+    assert pressed.max() <= 5.0
+    assert (np.diff(pressed) > 0).all()
+    inside = (raw > 1.05) & (raw < 4.95)
+    assert np.array_equal(pressed[inside], raw[inside])
+
+
+@pytest.mark.parametrize("p", [0.02, 0.1, 0.5, 0.93])
+def test_reweighting_minimises_the_weighted_entropy(p: float) -> None:
+    def entropy(q: float) -> float:
+        return float(-0.9 * p * np.log(q) - 0.1 * (1 - p) * np.log(1 - q))
+
+    best = minimize_scalar(entropy, bounds=(1e-6, 1 - 1e-6), method="bounded", options={"xatol": 1e-10})
+    assert reweighted(np.array([p]))[0] == pytest.approx(best.x, abs=1e-5)
+
+
+def test_episodes_cover_small_and_large_support_sets(world: paml.PreparedData) -> None:
+    train = SplitRows.of(world, "train")
+    rows = episode(train, 0.8, np.random.default_rng(0))
+    support_U, count_U = np.bincount(train.user_N, weights=rows.support_N), np.bincount(train.user_N)
+    assert (support_U < count_U).all()
+    assert (support_U == 0).any()
+    assert np.mean(np.abs(support_U / count_U - 0.8) < 0.1) > 0.4
+    assert np.array_equal(rows.query_N, episode(train, 0.8, np.random.default_rng(0)).query_N)
+
+
+@pytest.mark.parametrize("kind", ["rating", "click"])
+@pytest.mark.parametrize("own", [True, False])
+def test_statistics_leave_out_the_own_user(kind: str, own: bool, sparse_worlds: dict[str, paml.PreparedData]) -> None:
+    """Against the slow, obvious form: one row at a time, over all rows of other users."""
+    data = sparse_worlds[kind]
+    train = SplitRows.of(data, "train")
+    rows = episode(train, 0.8, np.random.default_rng(1)) if own else SplitRows.of(data, "test").with_shots(6)
+    statistics, pick_P = Statistics(data), np.flatnonzero(rows.query_N)[::7]
+    columns = statistics.columns(rows, pick_P, own=own)
+    mean, profile = train.target_N.mean(dtype=np.float64), data.array("user.occupation")
+    fields = [field for field in data.schema.features("item") if field.name == "genre"]
+    codes = Values.of(data, "item", fields[0]) if fields else None
+
+    def genres(item: int) -> list[int]:
+        return codes.pairs(np.array([item]))[1].tolist() if codes else []
+
+    def others(user: int) -> np.ndarray:
+        return train.user_N != user if own else np.ones(len(train.user_N), dtype=bool)
+
+    def item_bias(item: int, user: int) -> float:
+        liked = train.target_N[others(user) & (train.item_N == item)] - mean
+        return float(liked.sum() / (len(liked) + ITEM_SHRINKAGE))
+
+    for place, row in enumerate(pick_P[:25]):
+        user, item = rows.user_N[row], rows.item_N[row]
+        known = np.flatnonzero((rows.user_N == user) & rows.support_N)
+        residual = np.array([rows.target_N[r] - mean - item_bias(rows.item_N[r], user) for r in known])
+        user_bias = residual.sum() / (len(known) + USER_SHRINKAGE)
+        expected = {"item_bias": item_bias(item, user), "user_bias": user_bias, "user_rows": np.log1p(len(known))}
+        expected["bias"] = mean + expected["item_bias"] + user_bias
+        like = profile[train.user_N] == profile[rows.first_user + user]
+        shared = train.target_N[others(user) & like & (train.item_N == item)] - mean - expected["item_bias"]
+        expected["shared.occupation"] = shared.sum() / (len(shared) + ITEM_SHRINKAGE)
+        if codes:
+            met = [
+                value - user_bias
+                for n, value in zip(known, residual, strict=True)
+                for g in genres(rows.item_N[n])
+                if g in genres(item)
+            ]
+            expected["affinity.item.genre"] = sum(met) / (len(met) + VALUE_SHRINKAGE)
+            liked = [
+                train.target_N[n] - mean
+                for n in np.flatnonzero(others(user))
+                for g in genres(train.item_N[n])
+                if g in genres(item)
+            ]
+            expected["liked.item.genre"] = sum(liked) / (len(liked) + VALUE_SHRINKAGE)
+        for name, value in expected.items():
+            assert columns[name][place] == pytest.approx(value, abs=1e-6), name
+
+
+def test_metrics_are_per_user() -> None:
+    error = squared_error(np.array([1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0]), np.array([2, 1]))
+    assert error.tolist() == [0.5, 4.0]
+    assert per_user_mean(np.array([1.0, 2.0, 6.0]), np.array([1, 2])).tolist() == [1.0, 4.0]
+
+
+def test_training_mean_is_that_of_training_rows(world: paml.PreparedData, fitted) -> None:  # type: ignore[no-untyped-def]
+    end = world.array("offsets")[world.manifest.splits["train"][1]]
+    prediction_N = fitted("rating", "training_mean").predictor.predict(SplitRows.of(world, "test"))
+    assert prediction_N == pytest.approx(world.array("target")[:end].mean())
+
+
+def test_bias_by_hand() -> None:
+    """One item of bias 1 above a mean of 3; a user whose two support rows lie 0.5 above that."""
+    model = BiasModel(mean=3.0, item_bias_I=np.array([1.0, 0.0]), user_shrinkage=2.0)
+    rows = SplitRows(
+        item_N=np.array([0, 1, 0]),
+        target_N=np.array([4.5, 3.5, 9.0]),
+        user_N=np.array([0, 0, 0]),
+        query_N=np.array([False, False, True]),
+    )
+    assert model.predict(rows)[2] == pytest.approx(3.0 + 1.0 + (0.5 + 0.5) / (2 + 2.0))
+    assert rows.query_error(model.predict(rows)) == pytest.approx([(9 - 4.25) ** 2])

@@ -1,0 +1,292 @@
+"""The engine against the oracle, finite differences, and identities."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import paml
+from oracle import oracle_objective, run_oracle
+from paml.engine import adapt as engine
+from paml.engine.layers import PersonalLayer
+from paml.episodes.batches import Loader, TensorBatch
+from paml.episodes.tasks import Tasks
+from paml.methods.learner import Learner
+from paml.methods.memory import MemoryRate
+from paml.methods.registry import METHODS, build_learner, find_method, fit_to_data
+from paml.network.build import DataShape
+from paml.training.recipe import Recipe, load_recipe
+from smalltables import write_tables
+
+TOLERANCE = 1e-8
+SMALL = {"embedding_size": 4, "hidden": (7, 5), "neighbours": 3, "memory_size": 12, "kernel_delta": 0.05}
+STRONG = {
+    "inner_rate": 0.25,
+    "rate_scale": 0.5,
+    "warmup_rate": 0.25,
+    "gamma": 0.1,
+}
+FACTORS = {
+    "network": "factors",
+    "bags": "root",
+    "hidden": (),
+    "item_embedding": 3,
+    "start_profile": True,
+    "start_items": 2,
+    "evidence": 2.0,
+}
+HEADS = ("value", "classes", "click")
+
+
+def fits(method: str, head: str) -> bool:
+    """A softmax over levels has no closed form."""
+    return head != "classes" or not METHODS[method].solved
+
+
+PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, head)]
+
+
+@pytest.fixture(scope="session")
+def context_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+    """The tables of the conftest with a context field."""
+    folder = write_tables(tmp_path_factory.mktemp("context") / "tables")
+    schema = folder / "schema.toml"
+    schema.write_text(
+        schema.read_text().replace('time = "when"\n', 'context = { late = { kind = "numeric", column = "when" } }\n')
+    )
+    return paml.prepare("tables", folder, folder.parent / "data", cold_share=1)
+
+
+def make(
+    data: paml.PreparedData, method: str, users: int = 4, **settings: object
+) -> tuple[Learner, TensorBatch, Recipe]:
+    """A learner in double precision and one training batch; AT-PAML's memory holds some nodes."""
+    recipe = load_recipe("paper", method, {**SMALL, **STRONG, **settings})
+    learner = build_learner(method, DataShape.of(data), recipe, torch.Generator().manual_seed(1)).double()
+    fit_to_data([learner], data)
+    if getattr(learner.network.items, "bias", None) is not None:
+        torch.nn.init.normal_(learner.network.items.bias, generator=torch.Generator().manual_seed(2))
+    loader = Loader(data, dtype=torch.float64)
+    batches = Tasks.of(data, "train").episodes(users, np.random.default_rng(3), random_support=True)
+    first, second = (loader.load(batch) for batch in itertools.islice(batches, 2))
+    learner.rates.begin_epoch(0)
+    with torch.no_grad():
+        learner.rates(learner.embed(second).h_BH, second.user_B)
+        learner.rates.finish_step()
+        learner.rates.begin_epoch(1)
+    return learner, first, recipe
+
+
+def gradients(loss: Tensor, learner: Learner) -> list[Tensor]:
+    parameters = list(learner.parameters())
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+
+def deviation(left: list[Tensor], right: list[Tensor]) -> float:
+    return max(
+        float(((a - b).abs().max() / (1 + b.abs().max())).detach())
+        for a, b in zip(left, right, strict=True)
+        if a.numel()
+    )
+
+
+LARGEST: dict[str, float] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report_largest_deviation():
+    yield
+    if LARGEST:
+        worst = max(LARGEST, key=lambda name: LARGEST[name])
+        print(f"\nlargest relative deviation from the oracle: {LARGEST[worst]:.1e} ({worst})")  # noqa: T201
+
+
+@pytest.mark.parametrize(("steps", "form"), [(0, "attention"), *itertools.product([1, 3], ["attention", "weights"])])
+@pytest.mark.parametrize(("method", "head"), PAIRS)
+def test_agrees_with_the_oracle(
+    method: str,
+    head: str,
+    steps: int,
+    form: str,
+    world: paml.PreparedData,
+    click_world: paml.PreparedData,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "_attention_is_cheaper", lambda *_: form == "attention")
+    data = click_world if head == "click" else world
+    learner, batch, recipe = make(data, method, head=head, inner_steps=steps)
+    loss = find_method(method).objective(recipe)(learner, batch)
+    expected = oracle_objective(method, learner, batch, recipe.gamma)
+    found = [deviation([loss], [expected]), deviation(gradients(loss, learner), gradients(expected, learner))]
+    oracle = run_oracle(learner, batch)
+    adapted = learner.adapt(learner.embed(batch), batch.user_B)
+    outputs = learner.outputs(adapted, batch.query)
+    found.append(
+        deviation([out[mask.bool()] for out, mask in zip(outputs, batch.query.mask_BR, strict=True)], oracle.outputs)
+    )
+    if steps and not METHODS[method].solved:
+        found.append(deviation([adapted.adaptation.gradient_norm()], [oracle.gradient_norm_B]))
+    LARGEST[f"{method} {head} {steps} steps {form}"] = max(found)
+    assert max(found) < TOLERANCE
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, context_world: paml.PreparedData) -> None:
+    for first_order in (False, True):
+        settings = {"item_embedding": 3, "item_bias": True, "inner_steps": 2, "first_order": first_order}
+        learner, batch, recipe = make(context_world, method, **settings)
+        assert learner.network.context.fields
+        loss = find_method(method).objective(recipe)(learner, batch)
+        expected = oracle_objective(method, learner, batch, recipe.gamma)
+        assert deviation([loss], [expected]) < TOLERANCE
+        assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
+
+
+@pytest.mark.parametrize(("method", "head"), PAIRS)
+def test_agrees_with_item_factors_starts_and_evidence(
+    method: str, head: str, context_world: paml.PreparedData, click_world: paml.PreparedData
+) -> None:
+    for hidden in ((), (5,)):
+        data = click_world if head == "click" else context_world
+        learner, batch, recipe = make(data, method, **{**FACTORS, "head": head, "hidden": hidden, "inner_steps": 2})
+        loss = find_method(method).objective(recipe)(learner, batch)
+        expected = oracle_objective(method, learner, batch, recipe.gamma)
+        assert deviation([loss], [expected]) < TOLERANCE
+        assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
+
+
+@pytest.mark.parametrize(("method", "head"), PAIRS)
+def test_meta_gradients_agree_with_finite_differences(
+    method: str, head: str, world: paml.PreparedData, click_world: paml.PreparedData
+) -> None:
+    data = click_world if head == "click" else world
+    learner, batch, recipe = make(data, method, head=head, inner_steps=2, gamma=0.1)
+    objective = find_method(method).objective(recipe)
+    found = gradients(objective(learner, batch), learner)
+    rng = torch.Generator().manual_seed(5)
+    parameters = list(learner.parameters())
+    direction = [torch.randn(p.shape, generator=rng, dtype=p.dtype) for p in parameters]
+    size = 1e-7
+    values = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            for p, d in zip(parameters, direction, strict=True):
+                p.add_(d, alpha=sign * size)
+            values.append(objective(learner, batch).item())
+            for p, d in zip(parameters, direction, strict=True):
+                p.add_(d, alpha=-sign * size)
+    slope = sum(float((g * d).sum()) for g, d in zip(found, direction, strict=True))
+    assert (values[0] - values[1]) / (2 * size) == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
+def losses(learner: Learner, batch: TensorBatch) -> Tensor:
+    return learner.loss(learner.adapt(learner.embed(batch)), batch.query)
+
+
+def test_reg_paml_at_gamma_zero_is_paml(world: paml.PreparedData) -> None:
+    paml_learner, batch, recipe = make(world, "paml")
+    reg_learner, _, _ = make(world, "reg_paml", gamma=0.0)
+    left = find_method("paml").objective(recipe)(paml_learner, batch)
+    right = find_method("reg_paml").objective(recipe.model_copy(update={"gamma": 0.0}))(reg_learner, batch)
+    assert deviation(gradients(left, paml_learner), gradients(right, reg_learner)) == 0
+
+
+def test_meta_sgd_starts_as_melu(world: paml.PreparedData) -> None:
+    melu, batch, _ = make(world, "melu", inner_steps=3)
+    meta_sgd, _, _ = make(world, "meta_sgd", inner_steps=3)
+    assert torch.allclose(losses(melu, batch), losses(meta_sgd, batch), rtol=1e-12)
+
+
+def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.PreparedData) -> None:
+    """With a constant of size 1, and the penalty as a start that pulls back, ridge is where gradient descent ends."""
+    ridge, batch, _ = make(world, "ridge", **{**FACTORS, "hidden": ()})
+    adapted = ridge.adapt(ridge.embed(batch))
+    layer = adapted.adaptation.layers[-1]
+    assert isinstance(layer, PersonalLayer)
+    theta = ridge.network.decision.theta()[-1]
+    x = ridge.network.first_input(adapted.embedded, batch.support)
+    level, mask_BS = ridge.inner.level, batch.support.mask_BR
+    features = torch.cat([x.x_BRD, level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
+    plain, _ = engine.forward([engine.SharedLayer(theta)], x)
+    residual = (batch.support.y_BR - (plain + adapted.embedded.offsets(x)).squeeze(-1)) * mask_BS
+    d = torch.zeros(len(residual), features.shape[-1], dtype=residual.dtype)
+    for _ in range(4000):
+        slope = -2 * (features.mT @ (residual - (features @ d.unsqueeze(-1)).squeeze(-1)).unsqueeze(-1)).squeeze(-1)
+        d = d - 0.01 * (slope + d / adapted.rate.unsqueeze(-1))
+    assert torch.allclose(layer.rows_BDK.squeeze(-1) - theta.rows_DK.squeeze(-1), d[:, :-1], atol=1e-6)
+
+
+def test_the_prior_decides_how_far_a_user_moves(world: paml.PreparedData) -> None:
+    none, batch, _ = make(world, "ridge", **FACTORS, inner_steps=0)
+    tight, _, _ = make(world, "ridge", **FACTORS, rate_scale=1e-6)
+    wide, _, _ = make(world, "ridge", **FACTORS, rate_scale=1e6)
+    assert torch.allclose(losses(none, batch), losses(tight, batch), rtol=1e-3)
+    support = wide.loss(wide.adapt(wide.embed(batch)), batch.support)
+    assert (support <= none.loss(none.adapt(none.embed(batch)), batch.support) + 1e-9).all()
+
+
+def test_zero_steps_and_zero_rate_return_theta(world: paml.PreparedData) -> None:
+    none, batch, _ = make(world, "melu", inner_steps=0)
+    zero, _, _ = make(world, "melu", inner_steps=3, inner_rate=0.0)
+    assert torch.allclose(losses(none, batch), losses(zero, batch), rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_padding_order_and_company_of_users_do_not_matter(method: str, world: paml.PreparedData) -> None:
+    learner, _, _ = make(world, method, inner_steps=2)
+    loader = Loader(world, dtype=torch.float64)
+    tasks = Tasks.of(world, "test")
+
+    def by_user(size: int) -> dict[int, float]:
+        found = {}
+        for batch in map(loader.load, tasks.stored(size)):
+            found |= dict(zip(batch.user_B.tolist(), losses(learner, batch).tolist(), strict=True))
+        return found
+
+    together, alone = by_user(50), by_user(1)
+    assert together == pytest.approx(alone, rel=1e-10)
+
+
+def test_support_rows_in_padding_are_never_seen(world: paml.PreparedData) -> None:
+    learner, batch, _ = make(world, "paml")
+    changed = batch.support.y_BR + 100 * (1 - batch.support.mask_BR)
+    other = TensorBatch(
+        **{**batch.__dict__, "support": type(batch.support)(**{**batch.support.__dict__, "y_BR": changed})}
+    )
+    assert torch.equal(losses(learner, batch), losses(learner, other))
+
+
+def test_serving_builds_no_graph(world: paml.PreparedData) -> None:
+    learner, batch, _ = make(world, "paml")
+    with torch.inference_mode():
+        assert not losses(learner, batch).requires_grad
+
+
+def test_at_paml_adds_similar_users_rates(world: paml.PreparedData) -> None:
+    learner, batch, _ = make(world, "at_paml")
+    assert isinstance(learner.rates, MemoryRate)
+    h_BH = learner.embed(batch).h_BH
+    alpha_B, own_B = learner.rates(h_BH), learner.rates.own.own(h_BH)
+    assert isinstance(alpha_B, Tensor)
+    assert (alpha_B > own_B).all()
+    assert (alpha_B - own_B <= learner.rates.memory.values_M.max()).all()
+
+
+def test_value_head_starts_at_the_training_mean(world: paml.PreparedData) -> None:
+    recipe = load_recipe("tuned", "melu", {"embedding_scale": 1e-6})
+    learner = build_learner("melu", DataShape.of(world), recipe, torch.Generator().manual_seed(0))
+    batch = Loader(world).load(next(Tasks.of(world, "test").stored(4)))
+    end = world.array("offsets")[world.manifest.splits["train"][1]]
+    mean = world.array("target")[:end].mean()
+    out = learner.outputs(learner.adapt(learner.embed(batch)), batch.query)
+    assert out.mean().item() == pytest.approx(float(mean), abs=1.5)
+
+
+def test_unknown_names_are_refused(world: paml.PreparedData) -> None:
+    with pytest.raises(paml.SettingsError, match="unknown method 'mellu'; did you mean 'melu'"):
+        find_method("mellu")
+    with pytest.raises(paml.SettingsError, match="head 'click' does not fit a rating target"):
+        make(world, "melu", head="click")

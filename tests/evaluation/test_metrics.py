@@ -1,0 +1,79 @@
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings, strategies as st
+from scipy.stats import mannwhitneyu, ttest_ind
+
+from paml.evaluation import metrics
+from paml.evaluation.scoring import per_user_metrics, summarise
+
+
+def test_ndcg_by_hand() -> None:
+    target, prediction = np.array([3.0, 1.0, 2.0, 5.0]), np.array([0.9, 0.8, 0.1, 7.0])
+    count = np.array([3, 1])
+    dcg = 7 / np.log2(2) + 1 / np.log2(3)
+    ideal = 7 / np.log2(2) + 3 / np.log2(3)
+    assert metrics.ndcg(target, prediction, count, 2) == pytest.approx([dcg / ideal, 1.0])
+
+
+def test_ties_are_broken_at_random_with_a_fixed_seed_and_chance_is_their_mean() -> None:
+    target, flat = np.array([5.0, 1.0, 1.0, 2.0, 4.0]), np.zeros(5)
+    count = np.array([5])
+    drawn = [metrics.ndcg(target, flat, count, 3, seed)[0] for seed in range(4000)]
+    assert len(set(drawn)) > 10
+    assert metrics.ndcg(target, flat, count, 3) == metrics.ndcg(target, flat, count, 3)
+    assert metrics.ndcg_by_chance(target, count, 3)[0] == pytest.approx(np.mean(drawn), abs=0.01)
+
+
+def test_ndcg_without_gains_is_undefined() -> None:
+    found = metrics.ndcg(np.array([0.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([2, 1]), 3)
+    assert np.isnan(found[0])
+    assert found[1] == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=30), st.integers(1, 5))
+@settings(deadline=None)
+def test_auc_is_mann_whitney_per_user(rows: list[tuple[bool, int]], cut: int) -> None:
+    label, score = np.array([r[0] for r in rows], dtype=float), np.array([r[1] for r in rows], dtype=float)
+    count = np.array([len(rows) - min(cut, len(rows) - 1), min(cut, len(rows) - 1)])
+    count = count[count > 0]
+    start = 0
+    for n, found in zip(count, metrics.auc(label, score, count), strict=True):
+        positive, negative = (score[start : start + n][label[start : start + n] == value] for value in (1, 0))
+        start += n
+        if len(positive) and len(negative):
+            expected = mannwhitneyu(positive, negative).statistic / (len(positive) * len(negative))
+            assert found == pytest.approx(expected)
+        else:
+            assert np.isnan(found)
+
+
+def test_weighted_entropy_by_hand() -> None:
+    found = metrics.weighted_entropy(np.array([1.0, 0.0]), np.array([0.8, 0.3]), np.array([2]))
+    assert found[0] == pytest.approx((-0.9 * np.log(0.8) - 0.1 * np.log(0.7)) / 2)
+    assert np.isfinite(metrics.weighted_entropy(np.array([1.0]), np.array([0.0]), np.array([1]))).all()
+
+
+def test_summary_by_group() -> None:
+    rows = pl.DataFrame(
+        {
+            "user": ["a", "b", "c", "d"],
+            "group": ["major", "major", "minor", "minor"],
+            "rate": [0.1, 0.2, 0.3, 0.5],
+            "mse": [1.0, 2.0, 3.0, 5.0],
+            "ndcg3": [1.0, float("nan"), 0.5, 0.5],
+        }
+    )
+    summary = summarise(rows)
+    assert summary["mse"] == {"all": 2.75, "major": 1.5, "minor": 4.0}
+    assert summary["ndcg3"] == pytest.approx({"all": 2 / 3, "major": 1.0, "minor": 0.5})
+    assert summary["undefined"] == {"mse": 0, "ndcg3": 1}
+    assert summary["rate"]["minor"] == pytest.approx(0.4)
+    assert summary["p_value"] == pytest.approx(ttest_ind([1.0, 2.0], [3.0, 5.0]).pvalue)
+    assert summarise(rows.head(2))["p_value"] is None
+
+
+def test_metrics_of_no_users_are_empty() -> None:
+    assert all(
+        len(values) == 0 for values in per_user_metrics("rating", np.zeros(0), np.zeros(0), np.zeros(0)).values()
+    )

@@ -1,0 +1,308 @@
+"""Comparisons: resumable, honest about what is missing, and blind to the targets of test users."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import paml
+from paml.baselines import BASELINES, Fitted, SplitRows
+from paml.baselines.registry import Baseline
+from paml.episodes.batches import Loader
+from paml.episodes.tasks import Tasks
+from paml.errors import PamlError, SettingsError, TrainingError
+from paml.evaluation.blinding import Withheld, require_untouched
+from paml.evaluation.scoring import evaluate_ensemble, predict_rows
+from paml.experiments.cells import Entry, cell_name
+from paml.experiments.compare import ABLATION, refresh
+
+QUICK = {"epochs": 1, "members": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
+SIMPLE = ("training_mean", "bias")
+
+
+def quick_compare(data: paml.PreparedData, out: Path, **more: Any) -> dict[str, Any]:
+    arguments = {"methods": ("melu", "reg_paml"), "seeds": 2, "baselines": SIMPLE, "settings": QUICK, **more}
+    return paml.compare(data, out=out, **arguments)
+
+
+@pytest.fixture(scope="module")
+def done(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compare") / "out"
+    quick_compare(world, out, variants=["reg_paml gamma=0.5"], group_by="age")
+    return out
+
+
+def test_rows_agree_with_evaluate(done: Path, world: paml.PreparedData) -> None:
+    rows = pl.read_parquet(done / "rows.parquet")
+    assert set(rows["method"]) == {"training_mean", "bias", "melu", "reg_paml", "reg_paml gamma=0.5"}
+    run = paml.load(done / "runs" / "reg_paml@0")
+    expected = evaluate_ensemble(run.ensemble, world, "test")
+    found = rows.filter((pl.col("method") == "reg_paml") & (pl.col("seed") == 0))
+    assert found["user"].to_list() == expected["user"].to_list()
+    assert np.allclose(found["mse"].to_numpy(), expected["mse"].to_numpy())
+    assert np.allclose(found["rate"].to_numpy(), expected["rate"].to_numpy())
+    assert rows.filter(pl.col("method") == "bias")["rate"].null_count() > 0
+    test = SplitRows.of(world, "test")
+    fitted = BASELINES["bias"].fit(world, 0)
+    error = test.query_error(fitted.predictor.predict(test))
+    bias = rows.filter((pl.col("method") == "bias") & (pl.col("seed") == 0))
+    assert np.allclose(bias["mse"].to_numpy(), error)
+
+
+def test_every_seed_has_its_own_users_and_entries_share_them(done: Path) -> None:
+    rows = pl.read_parquet(done / "rows.parquet")
+    users = rows.group_by("method", "seed").agg(pl.col("user").sort()).sort("seed", "method")
+    for seed in (0, 1):
+        assert users.filter(pl.col("seed") == seed)["user"].n_unique() == 1
+    assert users["user"].n_unique() == 2
+
+
+def test_scenarios(done: Path, world: paml.PreparedData) -> None:
+    scenarios = pl.read_parquet(done / "scenarios.parquet")
+    rows = pl.read_parquet(done / "rows.parquet")
+    shots = scenarios.filter(pl.col("scenario") == "shots")
+    assert set(shots["value"]) == {"0", "1", "3", "5", "10", "20", "all"}
+    whole = shots.filter(pl.col("value") == "all")
+    assert whole["mse"].to_list() == rows["mse"].to_list()
+    mean = {value: part["mse"].mean() for (value,), part in shots.filter(pl.col("method") == "bias").group_by("value")}
+    assert mean["all"] < mean["3"] < mean["0"]
+    constant = shots.filter(pl.col("method") == "training_mean")
+    assert constant.group_by("user", "seed").agg(pl.col("mse").n_unique())["mse"].to_list().count(1) == len(
+        constant.select("user", "seed").unique()
+    )
+    items = scenarios.filter(pl.col("scenario") == "items")
+    assert set(items["value"]) <= {"warm", "cold"}
+    both = items.group_by("method", "seed", "user").agg(pl.col("query_rows").sum())
+    query = rows.select("method", "seed", "user", "query_rows")
+    assert both.sort("method", "seed", "user").equals(query.sort("method", "seed", "user"), null_equal=True)
+
+
+def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.PreparedData) -> None:
+    ensemble = paml.load(done / "runs" / "melu@0").ensemble
+    tasks, loader = Tasks.of(world, "test"), Loader(world)
+    none, _ = predict_rows(ensemble, loader, tasks, shots=0)
+    for member in ensemble.members:
+        member.inner.steps = 0
+        member.network.start.choice = None  # what was chosen is not known, either
+    unadapted, _ = predict_rows(ensemble, loader, tasks)
+    assert np.allclose(none, unadapted, atol=1e-5)
+
+
+def test_results_and_report_are_written(done: Path) -> None:
+    results = json.loads((done / "results.json").read_text())
+    assert results["missing"] == []
+    assert results["verdict"]
+    assert {entry["name"] for entry in results["entries"]} >= {"bias", "reg_paml gamma=0.5"}
+    assert set(results["by_group"]["values"])
+    assert (done / "report.html").stat().st_size > 10_000
+    rows = pl.read_parquet(done / "rows.parquet").filter(pl.col("method") == "melu")
+    mean = rows.group_by("seed").agg(pl.col("mse").mean())["mse"].mean()
+    assert results["table"]["mse"]["melu"]["all"]["mean"] == pytest.approx(mean)
+
+
+def test_a_second_call_reuses_everything(done: Path, world: paml.PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (done / "results.json").read_text()
+    monkeypatch.setattr(
+        sys.modules["paml.experiments.compare"], "run_cell", lambda *_: pytest.fail("a finished cell was run again")
+    )
+    quick_compare(world, done, variants=["reg_paml gamma=0.5"], group_by="age")
+    assert (done / "results.json").read_text() == before
+
+
+def test_killed_and_continued_it_gives_the_same_results(world: paml.PreparedData, tmp_path: Path) -> None:
+    quick_compare(world, tmp_path / "whole")
+    program = (
+        "import paml, sys, torch; torch.set_num_threads(1); data = paml.open_data(sys.argv[1]);"
+        f"paml.experiments.compare(data, ('melu', 'reg_paml'), 2, out=sys.argv[2], baselines={SIMPLE!r}, settings={QUICK!r})"
+    )
+    command = [sys.executable, "-c", program, str(world.path), str(tmp_path / "killed")]
+    process = subprocess.Popen(command)
+    while len(list((tmp_path / "killed" / "cells").glob("[!.]*"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    half = refresh(tmp_path / "killed")
+    assert half["missing"]
+    assert "report.html" in {file.name for file in (tmp_path / "killed").iterdir()}
+    continued = quick_compare(world, tmp_path / "killed")
+    assert (tmp_path / "killed" / "results.json").read_bytes() == (tmp_path / "whole" / "results.json").read_bytes()
+    assert set(continued["cost"]) == {*SIMPLE, "melu", "reg_paml"}
+
+
+def test_other_data_or_settings_are_refused(
+    done: Path, world: paml.PreparedData, click_world: paml.PreparedData, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match="was begun with another data set"):
+        paml.compare(click_world, out=done, baselines=(), settings=QUICK)
+    with pytest.raises(SettingsError, match="was begun with another recipe"):
+        quick_compare(world, done, recipe="paper")
+    other = shutil.copytree(done, tmp_path / "other")
+    plan = json.loads((other / "plan.json").read_text())
+    assert plan.pop("created_by") == f"paml {paml.__version__}"
+    for made, begun in (({"created_by": "paml 0"}, "paml 0"), ({}, "an unknown version")):
+        (other / "plan.json").write_text(json.dumps({**plan, **made}))
+        with pytest.raises(SettingsError, match=f"other: was begun with {begun}, and this is paml {paml.__version__};"):
+            quick_compare(world, other)
+        assert (
+            refresh(other)["table"] == json.loads((done / "results.json").read_text())["table"]
+        )  # a report may be made
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(SettingsError, match="is no comparison, and not empty"):
+        quick_compare(world, tmp_path / "full")
+    with pytest.raises(PamlError, match="a folder made by `paml compare` expected"):
+        refresh(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": ["melo"]}, "unknown method 'melo'; did you mean 'melu'"),
+        ({"methods": ["melu", "melu"]}, "'melu' twice"),
+        ({"baselines": ["biass"]}, "unknown baseline 'biass'"),
+        ({"baselines": ["logistic"]}, "baseline 'logistic' does not predict a rating"),
+        ({"variants": ["reg_paml gama=1"]}, "unknown setting 'gama'; did you mean 'gamma'"),
+        ({"group_by": "agee"}, "no user field 'agee' to group by; did you mean 'age'"),
+        ({"methods": [], "baselines": []}, "nothing to compare"),
+        ({"seeds": 0}, "0 seeds; at least one"),
+    ],
+)
+def test_wrong_requests(world: paml.PreparedData, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        quick_compare(world, tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_test_users(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=100, items=30, user_ratio="9:1:0")
+    with pytest.raises(SettingsError, match="the data set has no test users; prepare it with another user_ratio"):
+        quick_compare(data, tmp_path / "out")
+
+
+def test_the_papers_ablation_is_understood() -> None:
+    gammas = [Entry.variant(text).settings for text in ABLATION]
+    assert [settings.get("gamma") for settings in gammas if settings] == ["1e-5", "1e-4", "1e-2", None]
+    with pytest.raises(SettingsError, match="unknown method ''"):
+        Entry.variant(" ")
+    assert cell_name("reg_paml a=<b>/..", 1) == "reg_paml a= b .. 1".replace(" 1", "@1")
+
+
+def test_fitting_and_prediction_see_no_target_that_they_must_not_know(world: paml.PreparedData) -> None:
+    first, end = (int(world.array("offsets")[user]) for user in world.manifest.splits["test"])
+    whole = world.array("target")
+    erased = Withheld(world, "all").array("target")
+    assert np.isnan(erased[first:end]).all()
+    assert np.array_equal(erased[:first], whole[:first])
+    query = Withheld(world, "query").array("target")
+    assert np.array_equal(np.isnan(query[first:end]), Tasks.of(world, "test").query_mask())
+    assert not np.isnan(world.array("target")).any()  # the file itself is not changed
+
+
+def test_whoever_peeks_is_found_out(world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peek(data: paml.PreparedData, seed: int) -> Fitted:
+        class Cheat:
+            def predict(self, rows: SplitRows) -> np.ndarray:
+                return rows.target_N.astype(np.float64)
+
+        return Fitted(Cheat(), {}, [], 0.0)
+
+    monkeypatch.setitem(BASELINES, "cheat", Baseline("cheat", "cheat", frozenset({"rating"}), peek))
+    results = quick_compare(world, tmp_path / "out", methods=(), seeds=1, baselines=["cheat"])
+    assert "predictions of 'cheat' are not finite" in results["missing"][0]["reason"]
+    with pytest.raises(TrainingError):
+        require_untouched(np.array([1.0, np.nan]), "x")
+
+
+def test_training_that_reads_other_rows_is_stopped(world: paml.PreparedData) -> None:
+    end = int(Tasks.of(world, "train").offsets[-1])
+    loader = Loader(world, end=end)
+    loader.load(next(Tasks.of(world, "train").stored(4)))
+    with pytest.raises(AssertionError, match="a row of another split"):
+        loader.load(next(Tasks.of(world, "validation").stored(4)))
+
+
+def test_clicks(click_world: paml.PreparedData, tmp_path: Path) -> None:
+    results = paml.compare(
+        click_world, ("melu",), 1, out=tmp_path / "out", baselines=("constant_rate", "user_rate"), settings=QUICK
+    )
+    assert results["headline"] == "nel"
+    predictions = pl.read_parquet(tmp_path / "out" / "predictions.parquet")
+    assert set(predictions["label"]) == {0, 1}
+    assert predictions["p"].is_between(0, 1).all()
+
+
+def test_small_groups_and_single_rows_make_no_trouble(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=60, items=30, median_rows=3, major_above=9)
+    results = quick_compare(data, tmp_path / "out", seeds=1, same_split=True)
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert results["table"]["mse"]["melu"]["major"]["mean"] is None
+    assert ">nan<" not in text.lower()
+    assert ">None<" not in text
+    shutil.rmtree(tmp_path / "out" / "cells" / "melu@0")
+    assert refresh(tmp_path / "out")["missing"] == [{"method": "melu", "seed": 0}]
+
+
+def test_a_training_that_diverges_stops_no_other(world: paml.PreparedData, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    results = quick_compare(world, out, methods=("melu",), seeds=1, variants=["melu outer_rate=1e30"])
+    assert [cell["method"] for cell in results["missing"]] == ["melu outer_rate=1e30"]
+    assert "the loss is" in results["missing"][0]["reason"]
+    assert any("failed with seed 0 and is left out" in sentence for sentence in results["verdict"])
+    assert results["table"]["mse"]["melu"]["all"]["mean"] is not None
+    assert "failed with seed 0" in (out / "report.html").read_text()
+
+
+def test_later_calls_add_to_a_comparison(world: paml.PreparedData, tmp_path: Path) -> None:
+    quick_compare(world, tmp_path / "out", methods=("melu",), seeds=1, group_by="age")
+    results = quick_compare(world, tmp_path / "out", methods=("paml",), seeds=2, baselines=("item_mean",))
+    assert results["plan"]["methods"] == ["melu", "paml"]
+    assert results["plan"]["baselines"] == ["training_mean", "bias", "item_mean"]
+    assert results["plan"]["group_by"] == "age"
+    assert results["missing"] == []
+    again = quick_compare(
+        world,
+        tmp_path / "out",
+        settings={
+            "epochs": "1",
+            "hidden": "8",
+            **{name: str(QUICK[name]) for name in ("members", "embedding_size", "item_embedding")},
+        },
+    )
+    assert again["plan"]["methods"] == ["melu", "paml", "reg_paml"]  # settings are the same however they were given
+
+
+def test_half_a_grid_compares_only_seeds_that_all_have(done: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(done, half)
+    shutil.rmtree(half / "cells" / "melu@1")
+    results = refresh(half)
+    assert results["seeds"] == [0]
+    assert results["verdict"][0].startswith("Preliminary: 1 of 10 cells is not finished (MeLU with seed 1); numbers")
+    assert {summary["all"]["seeds"] for summary in results["table"]["mse"].values()} == {1}
+
+
+def test_a_folder_without_cells_keeps_its_rows(done: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shutil.copytree(done, shared, ignore=shutil.ignore_patterns("cells", "runs", "splits"))
+    assert refresh(shared)["table"] == json.loads((done / "results.json").read_text())["table"]
+    assert (shared / "rows.parquet").exists()
+
+
+def test_packages_that_are_not_installed(
+    world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paml.baselines.registry.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match="'lenskit_mf' needs the package 'lenskit'; pip install"):
+        quick_compare(world, tmp_path / "a", baselines=["bias", "lenskit_mf"])
+    assert not (tmp_path / "a").exists()
+    results = quick_compare(world, tmp_path / "b", methods=(), seeds=1, baselines=None)
+    assert "lenskit_mf" not in results["plan"]["baselines"]
+    assert "bias" in results["plan"]["baselines"]

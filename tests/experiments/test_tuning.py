@@ -1,0 +1,378 @@
+"""The search: never worse than its start, blind to test users, and the same however often it is interrupted."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner
+
+import paml
+from paml.cli import app
+from paml.errors import FormatError, SettingsError, TrainingError
+from paml.experiments.tuning.search import Budget
+from paml.experiments.tuning.space import SPACES, Among, Range, place, read_space, space_for
+from paml.experiments.tuning.study import STARTUP_TRIALS, Trial, propose
+from paml.methods.registry import METHODS
+from paml.settings import build
+from paml.training.recipe import Recipe
+
+QUICK = {"epochs": 2, "members": 1, "hidden": (8,), "embedding_size": 4, "patience": 0}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+    return paml.prepare("synthetic", out=tmp_path_factory.mktemp("small") / "data", users=200, items=40)
+
+
+def search(data: paml.PreparedData, out: Path, **more: Any) -> dict[str, Any]:
+    return paml.tune(data, out=out, **{"budget": 3, "settings": QUICK, **more})
+
+
+def log(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
+
+
+def without_time(out: Path) -> list[dict[str, Any]]:
+    return [{name: value for name, value in trial.items() if name != "seconds"} for trial in log(out)]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(small: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tune") / "out"
+    search(small, out, budget=12)
+    return out
+
+
+def test_the_first_trial_is_the_start_and_the_best_is_never_worse(done: Path, small: paml.PreparedData) -> None:
+    found = search(small, done, budget=12)  # finished: nothing is tried again
+    trials = log(done)
+    assert [trial["number"] for trial in trials] == list(range(12))
+    start = paml.train(small, "reg_paml", out=done.parent / "start", settings=QUICK)
+    assert trials[0]["validation"] == start.settings.summary["best_validation"] == found["start"]["validation"]
+    assert trials[0]["settings"] == {name: getattr(start.settings.recipe, name) for name in trials[0]["settings"]}
+    finished = [trial["validation"] for trial in trials if trial["state"] == "finished"]
+    assert found["best"]["validation"] == min(finished) <= trials[0]["validation"]
+    assert sum(found["trials"].values()) == 12
+    assert set(trials[1]["settings"]) == set(SPACES["reg_paml"])
+
+
+def test_the_best_recipe_trains_to_the_same_value(done: Path, small: paml.PreparedData, tmp_path: Path) -> None:
+    found = search(small, done, budget=12)
+    run = paml.train(small, "reg_paml", found["best_recipe"], out=tmp_path / "run")
+    assert run.settings.summary["best_validation"] == found["best"]["validation"]
+    assert run.settings.summary["best_epoch"] == found["best"]["epoch"]
+    kept = paml.load(found["run"])
+    assert kept.settings.recipe == run.settings.recipe
+    assert [run.name for run in (done / "runs").iterdir()] == [str(found["best"]["trial"])]
+    assert kept.evaluate().equals(run.evaluate())
+
+
+def test_bad_trials_are_pruned(small: paml.PreparedData, tmp_path: Path) -> None:
+    space = write(tmp_path / "space.toml", "[outer_rate]\namong = [1e-9, 1e-8, 3e-3, 5e-3, 1e-2, 2e-2]\n")
+    found = search(small, tmp_path / "out", budget=14, space=space, settings={**QUICK, "epochs": 4})
+    trials = log(tmp_path / "out")
+    pruned = [trial for trial in trials if trial["state"] == "pruned"]
+    assert pruned
+    assert found["trials"]["pruned"] == len(pruned)
+    assert all(2 <= len(trial["history"]) < 4 for trial in pruned)
+    assert all(trial["number"] >= STARTUP_TRIALS for trial in pruned)
+    assert all(trial["validation"] > found["best"]["validation"] for trial in pruned)
+
+
+def test_a_planted_better_setting_is_found(small: paml.PreparedData, tmp_path: Path) -> None:
+    space = write(tmp_path / "space.toml", "[outer_rate]\nlow = 1e-9\nhigh = 1e-1\nlog = true\n")
+    start = write(tmp_path / "start.toml", "outer_rate = 1e-9\nhidden = [8]\nembedding_size = 4\nepochs = 2\n")
+    found = paml.tune(small, "melu", start, budget=8, space=space, out=tmp_path / "out")
+    assert found["start"]["settings"] == {"outer_rate": 1e-9}
+    assert found["best"]["settings"]["outer_rate"] > 1e-5
+    assert found["best"]["validation"] < 0.9 * found["start"]["validation"]
+
+
+def test_the_test_users_targets_cannot_be_read(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(small.path, copy)
+    first, end = (int(small.array("offsets")[user]) for user in small.manifest.splits["test"])
+    targets = np.load(copy / "arrays" / "target.npy")
+    targets[first:end] = np.random.default_rng(0).permutation(targets[first:end]) * -7 + 3
+    np.save(copy / "arrays" / "target.npy", targets)
+    rows = pl.read_parquet(copy / "interactions.parquet")
+    rows.with_columns(pl.Series("target", targets)).write_parquet(copy / "interactions.parquet")
+    assert not np.array_equal(small.array("target"), targets)
+    search(paml.PreparedData(copy, small.manifest), tmp_path / "out", budget=4)
+    assert without_time(tmp_path / "out") == without_time(done)[:4]
+
+
+def test_killed_and_continued_it_tries_the_same(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    program = (
+        "import paml, sys, torch; torch.set_num_threads(1);"
+        f"paml.experiments.tuning.search(sys.argv[1], out=sys.argv[2], budget=12, settings={QUICK!r})"
+    )
+    command = [sys.executable, "-c", program, str(small.path), str(out)]
+    process = subprocess.Popen(command)
+    while not (out / "trials.jsonl").exists() or len(log(out)) < 4:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert len(log(out)) < 12
+    (out / "runs" / "11").mkdir(exist_ok=True)  # left by a trial that was killed
+    search(small, out, budget=12)
+    assert without_time(out) == without_time(done)
+    assert (out / "best.toml").read_bytes() == (done / "best.toml").read_bytes()
+    assert len(list((out / "runs").iterdir())) == 1
+
+
+def test_a_longer_budget_goes_on_where_the_shorter_ended(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+    search(small, tmp_path / "out", budget=2)
+    assert len(log(tmp_path / "out")) == 2
+    search(small, tmp_path / "out", budget="4,1h")
+    assert without_time(tmp_path / "out") == without_time(done)[:4]
+
+
+def test_the_time_ends_a_search_but_not_before_its_start(small: paml.PreparedData, tmp_path: Path) -> None:
+    found = search(small, tmp_path / "out", budget="0.001s")
+    assert found["trials"] == {"finished": 1, "pruned": 0, "diverged": 0}
+    space = write(tmp_path / "space.toml", "[epochs]\namong = [1, 1000000]\n")
+    start = write(tmp_path / "start.toml", "epochs = 1\nhidden = [8]\nembedding_size = 4\n")
+    found = search(small, tmp_path / "long", budget="2s", space=space, recipe=start, settings={})
+    assert found["seconds"] < 2.5
+    assert {trial["settings"]["epochs"] for trial in log(tmp_path / "long")[1:]} <= {1}  # the other was cut off
+
+
+def test_seeds_differ(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+    search(small, tmp_path / "out", budget=2, seed=1)
+    assert log(tmp_path / "out")[1]["settings"] != log(done)[1]["settings"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "melu"}, "was begun with another method"),
+        ({"seed": 1}, "was begun with another seed"),
+        ({"settings": {**QUICK, "epochs": 3}}, "was begun with another recipe or other settings"),
+        ({"recipe": "paper"}, "was begun with another recipe or other settings"),
+        ({"settings": {**QUICK, "gamma": 1e-3}}, "was begun with another search space"),
+    ],
+)
+def test_another_search_is_refused(
+    done: Path, small: paml.PreparedData, arguments: dict[str, Any], message: str
+) -> None:
+    before = (done / "trials.jsonl").read_bytes()
+    with pytest.raises(SettingsError, match=message):
+        search(small, done, **arguments)
+    assert (done / "trials.jsonl").read_bytes() == before
+
+
+def test_other_data_and_foreign_folders_are_refused(done: Path, world: paml.PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="was begun with another data set"):
+        search(world, done)
+    write(tmp_path / "file", "")
+    with pytest.raises(SettingsError, match="is no search, and not empty"):
+        search(world, tmp_path)
+    write(tmp_path / "plan.json", "{}")
+    with pytest.raises(FormatError, match="is not the plan of a search"):
+        search(world, tmp_path)
+
+
+def test_a_damaged_log_is_refused(done: Path, small: paml.PreparedData, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path / "out")
+    lines = (tmp_path / "out" / "trials.jsonl").read_text().splitlines(keepends=True)
+    write(tmp_path / "out" / "trials.jsonl", "".join(lines[1:]))
+    with pytest.raises(FormatError, match="lacks lines"):
+        search(small, tmp_path / "out")
+    write(tmp_path / "out" / "trials.jsonl", lines[0][:30])
+    with pytest.raises(FormatError, match="cannot be read"):
+        search(small, tmp_path / "out")
+
+
+def test_trials_that_diverge_are_no_crash(small: paml.PreparedData, tmp_path: Path) -> None:
+    space = write(tmp_path / "space.toml", "[outer_rate]\namong = [1e-3, 1e30]\n")
+    found = search(small, tmp_path / "out", budget=6, space=space)
+    diverged = [trial for trial in log(tmp_path / "out") if trial["state"] == "diverged"]
+    assert {trial["settings"]["outer_rate"] for trial in diverged} == {1e30}
+    assert all("the loss is" in trial["reason"] or "validation" in trial["reason"] for trial in diverged)
+    assert found["best"]["settings"]["outer_rate"] != 1e30
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
+    space = write(tmp_path / "worse.toml", "[outer_rate]\namong = [1e29, 1e30]\n")
+    start = write(tmp_path / "start.toml", "outer_rate = 1e30\nhidden = [8]\nepochs = 2\n")
+    with pytest.raises(TrainingError, match="every trial diverged"):
+        paml.tune(small, recipe=start, budget=2, space=space, out=tmp_path / "worse")
+
+
+def test_no_validation_users(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=100, items=30, user_ratio="8:0:2")
+    with pytest.raises(
+        SettingsError, match="no validation users, who judge trials; prepare it with another user_ratio"
+    ):
+        search(data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_epochs(small: paml.PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="a trial of 0 epochs cannot be judged"):
+        search(small, tmp_path / "out", settings={**QUICK, "epochs": 0})
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("30", Budget(30, None)),
+        (7, Budget(7, None)),
+        ("90s", Budget(None, 90)),
+        ("20m", Budget(None, 1200)),
+        ("1.5h", Budget(None, 5400)),
+        ("30, 20m", Budget(30, 1200)),
+    ],
+)
+def test_budgets(text: str | int, budget: Budget) -> None:
+    assert Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "2.5", "x", "20min", "1d", "3,4", "1m,2h", "nan", "0m"])
+def test_wrong_budgets(text: str) -> None:
+    with pytest.raises(SettingsError, match="give a number of trials"):
+        Budget.parse(text)
+
+
+def test_every_method_has_a_space_of_settings_that_recipes_accept() -> None:
+    assert set(SPACES) == set(METHODS)
+    for space in SPACES.values():
+        for name, range_ in space.items():
+            for value in range_.choices if isinstance(range_, Among) else (range_.low, range_.high):
+                build(Recipe, {name: value})
+    assert "gamma" not in SPACES["paml"]
+    assert "rate_scale" not in SPACES["melu"]
+    assert "inner_rate" not in SPACES["reg_paml"]
+
+
+def test_settings_that_are_held_are_not_searched(small: paml.PreparedData, tmp_path: Path) -> None:
+    assert "gamma" not in space_for("reg_paml", ["gamma"])
+    with pytest.raises(SettingsError, match="nothing to search"):
+        space_for("reg_paml", SPACES["reg_paml"])
+    space = write(tmp_path / "space.toml", "[gamma]\nlow = 0\nhigh = 1\n")
+    with pytest.raises(SettingsError, match=r"space.toml: setting 'gamma' is both searched and held fixed"):
+        search(small, tmp_path / "out", space=space, settings={**QUICK, "gamma": 1})
+    search(small, tmp_path / "out", budget=2, settings={**QUICK, "outer_rate": 2e-3, "batch_size": 8})
+    assert not {"outer_rate", "batch_size"} & set(log(tmp_path / "out")[1]["settings"])
+    assert (
+        paml.train(small, recipe=tmp_path / "out" / "best.toml", out=tmp_path / "run").settings.recipe.batch_size == 8
+    )
+
+
+def test_a_space_of_ones_own(tmp_path: Path) -> None:
+    text = '[inner_steps]\nlow = 1\nhigh = 3\n[hidden]\namong = [[8], "8,4"]\n[item_bias]\namong = [true, false]\n'
+    space = read_space(write(tmp_path / "space.toml", text))
+    assert space == {"inner_steps": Range(1, 3), "hidden": Among(("8", "8,4")), "item_bias": Among((True, False))}
+    assert place("hidden", space["hidden"], (8, 4)) == "8,4"
+    assert place("hidden", space["hidden"], (9,)) is None
+    assert place("inner_steps", space["inner_steps"], 4) is None
+    assert place("item_bias", space["item_bias"], False) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[outer_rat]\nlow = 1\nhigh = 2", "space.toml: unknown setting 'outer_rat'; did you mean 'outer_rate'"),
+        ("outer_rate = 3", "the range of setting 'outer_rate' is not understood; give low and high"),
+        ("[outer_rate]\nlow = 1", "the range of setting 'outer_rate' is not understood"),
+        ("[outer_rate]\nlow = 1\nhigh = 2\nlogg = true", "'logg' of setting 'outer_rate' is not understood"),
+        ("[outer_rate]\nlow = 2\nhigh = 1", "setting 'outer_rate' has no range from 2 to 1"),
+        ("[outer_rate]\nlow = 1\nhigh = 2\nlog = 3", "setting 'outer_rate' has no range"),
+        ("[weight_decay]\nlow = 0\nhigh = 1\nlog = true", "a range in logarithms begin above 0"),
+        ("[outer_rate]\nlow = 0\nhigh = 1", "setting 'outer_rate' is 0; expected greater than 0"),
+        ("[outer_rate]\nlow = 'a'\nhigh = 1", "setting 'outer_rate' is 'a'"),
+        ("[inner_steps]\nlow = 0.5\nhigh = 2", "setting 'inner_steps' is 0.5; expected a valid integer"),
+        ("[optimizer]\nlow = 1\nhigh = 2", "setting 'optimizer' is not a number; write among"),
+        ("[optimizer]\namong = ['adam', 'sgd']", "setting 'optimizer' is 'sgd'; expected 'adam' or 'adamw'"),
+        ("[optimizer]\namong = []", r"'among' of setting 'optimizer' is \[\]; give a list"),
+        ("[hidden]\namong = ['8', [8]]", "setting 'hidden' has a choice twice"),
+        ("[hidden", "space.toml: is not TOML"),
+        ("", "nothing to search"),
+    ],
+)
+def test_wrong_spaces(small: paml.PreparedData, tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        search(small, tmp_path / "out", space=write(tmp_path / "space.toml", text))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_sampler_learns_from_the_trials() -> None:
+    """Where small rates are good, and large ones diverge, small ones are proposed."""
+    space = {"outer_rate": Range(1e-6, 1.0, log=True)}
+    rates = np.logspace(-6, 0, 24).tolist()
+    trials = [
+        Trial(
+            n, "finished" if rate < 1e-2 else "diverged", rate if rate < 1e-2 else None, 1, {"outer_rate": rate}, [], 1
+        )
+        for n, rate in enumerate(rates)
+    ]
+    proposed = [propose(trials, space, seed, 20).params["outer_rate"] for seed in range(20)]
+    assert np.median(proposed) < 1e-4
+    assert max(proposed) < 1e-2
+    assert propose(trials, space, 3, 20).params == propose(trials, space, 3, 20).params
+
+
+def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.PreparedData, tmp_path: Path) -> None:
+    seen: list[tuple[int, float | None]] = []
+
+    def stop(epoch: int, value: float | None) -> None:
+        seen.append((epoch, value))
+        if epoch == 2:
+            raise InterruptedError
+
+    settings = {**QUICK, "epochs": 3}
+    with pytest.raises(InterruptedError):
+        paml.train(small, out=tmp_path / "run", settings=settings, on_epoch=stop)
+    run = paml.train(
+        small, out=tmp_path / "run", settings=settings, resume=True, on_epoch=lambda *pair: seen.append(pair)
+    )
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert seen == [(line["epoch"], line["validation_mse"]) for line in lines]
+
+
+def test_two_searches_in_one_folder(small: paml.PreparedData, done: Path) -> None:
+    with FileLock(done / ".lock"), pytest.raises(SettingsError, match="another search is under way in it"):
+        search(small, done)
+
+
+def test_optuna_is_an_extra(small: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SettingsError, match=r"Optuna is not installed; pip install 'paml\[tune\]'"):
+        search(small, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_clicks(click_world: paml.PreparedData, tmp_path: Path) -> None:
+    found = search(click_world, tmp_path / "out", method="melu", budget=2)
+    assert found["metric"] == "nel"
+
+
+def test_the_command(small: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "from paml.cli import main; main()"
+    arguments = ["tune", str(small.path), "--method", "melu", "--budget", "2", "epochs=1", "hidden=8"]
+    command = [sys.executable, "-W", "error", "-c", program, *arguments, "--threads", "1"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    best = "paml-tune/synthetic-melu/best.toml"
+    assert shown.stdout.splitlines()[-1] == f"next: paml train {small.path} --method melu --recipe {best}"
+    assert "validation mse" in shown.stdout
+    assert "inner_rate" in shown.stdout
+    assert shown.stderr.startswith("tuning melu: done in")  # and nothing of Optuna's
+    monkeypatch.chdir(tmp_path)
+    again = CliRunner().invoke(app, [*arguments, "--json"])
+    assert json.loads(again.stdout)["best_recipe"] == best
+    assert CliRunner().invoke(app, ["train", str(small.path), "--recipe", best, "--method", "melu"]).exit_code == 0

@@ -1,0 +1,218 @@
+"""AT-PAML's memory against a brute-force model, and what learns in it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from paml.methods.memory import EMPTY, MemoryRate, UserMemory
+from paml.methods.neighbours import INDEXES, make_index, recall
+from paml.methods.rates import PersonalRate
+from paml.training.recipe import Recipe
+
+WIDTH = 3
+
+
+class BruteForce:
+    """One node per user in a dict, least recently used first; among equals the one stored in the lower slot."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.clock = size, 0
+        self.nodes: dict[int, dict[str, object]] = {}
+        self.free = list(range(size))
+
+    def store(self, users: list[int], keys: np.ndarray, values: np.ndarray) -> None:
+        users, keys, values = users[-self.size :], keys[-self.size :], values[-self.size :]
+        self.clock += 1
+        slots = {}
+        for user in users:
+            if user in self.nodes:
+                slots[user] = self.nodes[user]["slot"]
+        for user in users:
+            if user in slots:
+                continue
+            if self.free:
+                slots[user] = self.free.pop(0)
+            else:
+                taken = set(slots.values())
+                old = [name for name, node in self.nodes.items() if node["slot"] not in taken]
+                victim = min(old, key=lambda name: (self.nodes[name]["used"], self.nodes[name]["slot"]))
+                slots[user] = self.nodes.pop(victim)["slot"]
+        for user, key, value in zip(users, keys, values, strict=True):
+            self.nodes[user] = {"slot": slots[user], "key": key, "value": value, "used": self.clock}
+
+    def touch(self, users: list[int]) -> None:
+        for user in users:
+            self.nodes[user]["used"] = self.clock
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.sets(st.integers(0, 12), min_size=1, max_size=8), st.integers(0, 5)), max_size=12),
+)
+@settings(deadline=None)
+def test_store_and_eviction_agree_with_brute_force(size: int, rounds: list[tuple[set[int], int]]) -> None:
+    memory, model = UserMemory(size, WIDTH), BruteForce(size)
+    rng = np.random.default_rng(0)
+    for batch, reads in rounds:
+        users = list(batch)
+        keys, values = (
+            rng.normal(size=(len(users), WIDTH)).astype(np.float32),
+            rng.random(len(users)).astype(np.float32),
+        )
+        memory.clock += 1
+        memory.store(torch.tensor(users), torch.from_numpy(keys), torch.from_numpy(values))
+        model.store(users, keys, values)
+        read = sorted(model.nodes)[:reads]
+        memory.touch(memory.slots_of(torch.tensor(read, dtype=torch.int64)))
+        model.touch(read)
+        stored = {int(user): slot for slot, user in enumerate(memory.user_M[: int(memory.count)])}
+        assert stored == {user: node["slot"] for user, node in model.nodes.items()}
+        for user, node in model.nodes.items():
+            assert np.array_equal(memory.keys_MH[stored[user]], node["key"])
+            assert memory.values_M[stored[user]] == node["value"]
+
+
+def test_nodes_that_were_read_outlive_those_that_were_not() -> None:
+    recipe = Recipe(memory_size=2, neighbours=1, warmup_epochs=0)
+    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, recipe)
+    rate.begin_epoch(0)
+    near, far = torch.zeros(1, WIDTH), torch.full((1, WIDTH), 9.0)
+    for user, h in ((0, near), (1, far), (2, near)):  # the third user reads the first one's node
+        rate(h, np.array([user]))
+        rate.finish_step()
+    assert sorted(rate.memory.user_M.tolist()) == [0, 2]
+
+
+def test_slots_of_unknown_users_are_empty() -> None:
+    memory = UserMemory(4, WIDTH)
+    assert memory.slots_of(torch.tensor([7])).tolist() == [EMPTY]
+    memory.store(torch.tensor([5, 9]), torch.zeros(2, WIDTH), torch.zeros(2))
+    assert memory.slots_of(torch.tensor([9, 7, 5])).tolist() == [1, EMPTY, 0]
+
+
+def rate_with_nodes(count: int = 6, **changes: object) -> tuple[MemoryRate, torch.Tensor]:
+    recipe = Recipe(memory_size=10, neighbours=3, neighbours_inference=2, kernel_delta=0.5, outer_rate=0.1, **changes)
+    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, recipe)
+    keys = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(1))
+    if count:
+        rate.memory.store(torch.arange(count), keys, torch.linspace(0.1, 0.6, count))
+    rate.begin_epoch(recipe.warmup_epochs)
+    return rate, keys
+
+
+def by_hand(rate: MemoryRate, h: torch.Tensor, k: int, own: int | None) -> float:
+    nodes = [slot for slot in range(int(rate.memory.count)) if slot != own]
+    distance = {slot: float(((h - rate.memory.keys_MH[slot]) ** 2).sum()) for slot in nodes}
+    nearest = sorted(nodes, key=lambda slot: distance[slot])[:k]
+    weights = [np.exp(-0.5 * distance[slot]) for slot in nearest]
+    values = [float(rate.memory.values_M[slot]) for slot in nearest]
+    return sum(w * v for w, v in zip(weights, values, strict=True)) / (sum(weights) + 1e-5)
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_rate_is_own_plus_kernel_mean_of_the_nearest_others(index: str) -> None:
+    rate, keys = rate_with_nodes(memory_index=index)
+    h = keys[:4] + 0.01
+    own = rate.own.own(h)
+    training = rate(h, np.arange(4))
+    expected = [by_hand(rate, h[b], 3, own=b) for b in range(4)]
+    assert (training - own).tolist() == pytest.approx(expected, rel=1e-4)
+    inference = rate(h)
+    assert (inference - own).tolist() == pytest.approx([by_hand(rate, h[b], 2, None) for b in range(4)], rel=1e-4)
+
+
+def test_fewer_nodes_than_neighbours_and_none_at_all() -> None:
+    rate, keys = rate_with_nodes(count=2)
+    h = keys[:1]
+    assert (rate(h, np.array([0])) - rate.own.own(h)).item() == pytest.approx(by_hand(rate, h[0], 3, own=0), rel=1e-4)
+    empty, _ = rate_with_nodes(count=0)
+    assert torch.equal(empty(h, np.array([0])), empty.own.own(h))
+    assert torch.equal(empty(h), empty.own.own(h))
+
+
+def test_a_nodes_rate_stays_one() -> None:
+    """A step that would make a rate negative, or larger than any own rate can be, ends at the bound."""
+    rate, keys = rate_with_nodes(rate_scale=0.3)
+    for sign in (-1e6, 1e6):
+        (sign * rate(keys[:2] + 0.1, np.array([50, 51]))).sum().backward()
+        rate.finish_step()
+        assert rate.memory.values_M[:6].min() >= 0
+        assert rate.memory.values_M[:6].max() <= 0.3
+    literal, _ = rate_with_nodes(memory_stores="alpha")
+    (-1e6 * literal(keys[:2] + 0.1, np.array([50, 51]))).sum().backward()
+    literal.finish_step()
+    assert literal.memory.values_M[:6].max() > 1
+
+
+def test_nodes_learn_by_plain_gradient_descent() -> None:
+    rate, _ = rate_with_nodes(rate_scale=1.0)
+    h = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(4))
+    before_keys, before_values = rate.memory.keys_MH.clone(), rate.memory.values_M.clone()
+    live_keys, live_values = before_keys.clone().requires_grad_(), before_values.clone().requires_grad_()
+    distance = ((h.unsqueeze(1) - live_keys[:6].unsqueeze(0)) ** 2).sum(dim=2)
+    nearest = distance.topk(3, dim=1, largest=False).indices
+    s = (-0.5 * distance.gather(1, nearest)).exp()
+    expected_rate = rate.own.own(h).detach() + (s * live_values[nearest]).sum(dim=1) / (s.sum(dim=1) + 1e-5)
+    (expected_rate**2).sum().backward()
+    (rate(h, np.array([50, 51])) ** 2).sum().backward()
+    rate.finish_step()
+    assert torch.allclose(rate.memory.keys_MH[:6], (before_keys - 0.1 * live_keys.grad)[:6], atol=1e-6)
+    assert torch.allclose(rate.memory.values_M[:6], (before_values - 0.1 * live_values.grad)[:6], atol=1e-6)
+    assert rate.memory.slots_of(torch.tensor([50, 51])).tolist() == [6, 7]
+    assert torch.equal(rate.memory.keys_MH[6:8], h)
+
+
+@pytest.mark.parametrize("stores", ["own", "alpha"])
+def test_what_a_node_stores(stores: str) -> None:
+    rate, keys = rate_with_nodes(memory_stores=stores)
+    h = keys[:1] + 0.1
+    alpha = rate(h, np.array([77])).detach()
+    rate.finish_step()
+    stored = rate.memory.values_M[rate.memory.slots_of(torch.tensor([77]))]
+    assert torch.equal(stored, alpha if stores == "alpha" else rate.own.own(h).detach())
+
+
+def test_warm_up_uses_a_fixed_rate_and_fills_the_memory() -> None:
+    rate, keys = rate_with_nodes(count=0)
+    rate.begin_epoch(0)
+    assert rate(keys.new_ones(2, WIDTH), np.array([3, 4])).tolist() == pytest.approx([5e-4, 5e-4])
+    rate.finish_step()
+    assert int(rate.memory.count) == 2
+
+
+def test_inference_only_reads_so_the_order_of_users_cannot_matter() -> None:
+    rate, _ = rate_with_nodes()
+    before = {name: tensor.clone() for name, tensor in rate.state_dict().items()}
+    h = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(2))
+    together = rate(h)
+    alone = torch.cat([rate(h[b : b + 1]) for b in reversed(range(8))]).flip(0)
+    assert torch.allclose(together, alone, rtol=1e-6)
+    rate.finish_step()
+    assert all(torch.equal(before[name], tensor) for name, tensor in rate.state_dict().items())
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_loading_a_state_renews_the_index(index: str) -> None:
+    rate, _ = rate_with_nodes(memory_index=index)
+    other, _ = rate_with_nodes(memory_index=index)
+    h = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(3))
+    rate(h)
+    other.memory.keys_MH.copy_(other.memory.keys_MH.flip(0).roll(6, 0))
+    expected = other(h)
+    rate.load_state_dict(other.state_dict())
+    assert torch.equal(rate(h), expected)
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_indexes_find_the_nearest(name: str) -> None:
+    rng = torch.Generator().manual_seed(0)
+    keys, queries = torch.randn(500, 8, generator=rng), torch.randn(20, 8, generator=rng)
+    index = make_index(name)
+    index.build(keys)
+    found = recall(index, keys, queries, 5)
+    assert found == 1.0 if name == "exact" else found > 0.8
+    index.build(keys[:3])
+    few = index.search(queries, 5)
+    assert few.shape == (20, 5)
+    assert sorted(few[0].tolist()) == [-1, -1, 0, 1, 2]

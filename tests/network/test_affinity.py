@@ -1,0 +1,67 @@
+"""Ties of a whole catalogue, written out or looked up by value: the same answers, whatever items are like."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paml
+from paml.network.affinity import TiedTable, Ties
+from paml.recommend.stacked import Stack
+from smalltables import SCHEMA_TOML, write_tables
+
+CONTEXT = 'time = "when"\n[interactions.context]\ndevice = "categorical"\n'
+FIELDS = 'code = { kind = "categorical", prefix = 2 }\nblank = { kind = "multi", column = "nothing" }\n'
+NETWORK = {"network": "factors", "item_embedding": 3, "start_items": 2, "start_profile": True}
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+    """Items without genres, without a code, and with a field that is blank throughout; interactions with a context."""
+    folder = write_tables(tmp_path_factory.mktemp("gaps") / "tables", users=60, items=30)
+    films = (folder / "movies.csv").read_text().splitlines()
+    codes = ["123", "129", "", " ", "45-6", "4-56"]
+    rows = [f"{films[0]},code,nothing"]
+    for i, film in enumerate(films[1:]):
+        blanked = film.replace(f"drama|genre{i % 3}", "") if i % 4 == 0 else film
+        rows.append(f"{blanked},{codes[i % 6]},")
+    (folder / "movies.csv").write_text("\n".join(rows) + "\n")
+    log = (folder / "ratings.csv").read_text().splitlines()
+    rated = [f"{log[0]},device", *(f"{line},{'ab'[k % 3 == 0]}" for k, line in enumerate(log[1:]))]
+    (folder / "ratings.csv").write_text("\n".join(rated) + "\n")
+    (folder / "schema.toml").write_text(SCHEMA_TOML.replace('time = "when"\n', CONTEXT) + FIELDS)
+    return paml.prepare("tables", folder, tmp_path_factory.mktemp("gaps") / "data", cold_share=1, min_interactions=2)
+
+
+@pytest.mark.parametrize("hidden", ["", "5"])
+@pytest.mark.parametrize(("method", "ties"), [("melu", "code,genres"), ("ridge", "genres"), ("meta_sgd", "blank,code")])
+def test_looked_up_or_written_out(
+    method: str, ties: str, hidden: str, gaps: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**NETWORK, "ties": ties, "hidden": hidden, "members": 4, "epochs": 1}
+    written = paml.train(gaps, method, out=tmp_path / "run", settings=settings).predictor
+    monkeypatch.setattr(Ties, "looked_up", lambda ties, items: True)
+    monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 40)  # many stretches
+    monkeypatch.setattr(TiedTable, "shortest", 4)
+    looked_up = paml.load(tmp_path / "run").predictor
+    assert isinstance(looked_up.members[0].table, TiedTable)
+    assert not Stack.suits(looked_up.members)
+    items = ["0", "4", "8", "5"]
+    for ratings in ({}, {"0": 4, "4": 1}, {"3": 2}):
+        one, other = written.adapt({}, ratings), looked_up.adapt({}, ratings)
+        for context in (None, {"device": "b"}):
+            np.testing.assert_allclose(other.scores(context), one.scores(context), atol=1e-5)
+            np.testing.assert_allclose(other.predict(items, context), one.predict(items, context), atol=1e-5)
+            for these, those in zip(one.reasons(items, 9, context), other.reasons(items, 9, context), strict=True):
+                effect = {reason.item: reason.effect for reason in those}
+                np.testing.assert_allclose([effect[r.item] for r in these], [r.effect for r in these], atol=1e-5)
+        assert other.next_question() is not None
+    newcomers = [paml.Newcomer({}, (paml.Rating("0", 4), paml.Rating("9", 2))), paml.Newcomer({}), paml.Newcomer({})]
+    together = (predictor.adapt_many(newcomers, score=True) for predictor in (written, looked_up))
+    for one, other in zip(*together, strict=True):
+        np.testing.assert_allclose(other.scores(), one.scores(), atol=1e-5)
+
+
+def test_a_field_is_named_once(gaps: paml.PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(paml.SettingsError, match="ties: code, code names a field twice; name each field once"):
+        paml.train(gaps, "ridge", out=tmp_path / "run", settings={**NETWORK, "ties": "code,code"})

@@ -1,0 +1,162 @@
+"""What to ask next: identities of the gain, and the same by really refitting with every possible answer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import paml
+from paml.engine.solvers import LEAST_VARIANCE
+from paml.episodes.batches import RowBlock
+from paml.methods.learner import Adapted, Learner
+from paml.methods.rates import FixedRate
+from paml.methods.registry import METHODS
+from paml.recommend.elicitation import gains
+from paml.recommend.familiarity import LEAST_CHANCE, Acquaintance, find_acquaintance
+from paml.recommend.requests import Newcomer, Rating
+
+ANSWERS = (Rating("3", 5), Rating("20", 2), Rating("41", 4))
+Pairs = list[tuple[Learner, Adapted]]
+
+
+@pytest.fixture(scope="module")
+def run(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
+    return paml.train(world, "ridge", out=tmp_path_factory.mktemp("questions") / "run", epochs=2, members=2)
+
+
+def adapted_to(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = None) -> tuple[Pairs, RowBlock]:
+    """Members adapted to one user, all with one rate if it is given, and all items."""
+    predictor = run.predictor
+    batch = predictor.batch([Newcomer({}, ratings)])
+    pairs = []
+    for member in predictor.members:
+        learner = member.learner
+        if rate is not None:
+            learner = Learner(learner.network, FixedRate(rate), learner.inner, learner.head)
+        pairs.append((learner, learner.adapt(learner.embed(batch))))
+    return pairs, predictor.block(torch.arange(len(predictor.catalogue)), None)
+
+
+def gains_of(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = None) -> np.ndarray:
+    """The gains of all items if all are known."""
+    pairs, block = adapted_to(run, ratings, rate)
+    return gains(pairs, block, torch.ones(block.index_BR.shape))[0].numpy()
+
+
+@pytest.mark.parametrize("target", ["rating", "click"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_asks_and_never_expects_a_loss(
+    method: str, target: str, world: paml.PreparedData, click_world: paml.PreparedData, tmp_path: Path
+) -> None:
+    data = world if target == "rating" else click_world
+    run = paml.train(data, method, out=tmp_path / "run", epochs=1, members=1)
+    ratings = tuple(Rating(rating.item, float(rating.value > 3)) for rating in ANSWERS)
+    ratings = ANSWERS if target == "rating" else ratings
+    gain_I = gains_of(run, ratings)
+    assert np.isfinite(gain_I).all()
+    assert (gain_I >= 0).all()
+    assert gain_I.max() > 0
+    question = run.adapt(ratings=ratings).next_question()
+    assert question is not None
+    assert question.item not in {rating.item for rating in ratings}
+    assert question.gain > 0
+    assert 0 < question.chance <= 1
+
+
+def test_softmax_heads_ask_as_well(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "reg_paml", recipe="paper", out=tmp_path / "run", epochs=1, head="classes")
+    assert gains_of(run, ANSWERS).max() > 0
+    assert run.adapt(ratings=ANSWERS).next_question() is not None
+
+
+def test_without_a_prior_variance_an_answer_tells_nothing(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "ridge", out=tmp_path / "run", epochs=1, members=1, start_items=0)
+    assert gains_of(run, ANSWERS, rate=0.5).max() > 1e-3
+    assert gains_of(run, ANSWERS, rate=0.0).max() < LEAST_VARIANCE
+
+
+def test_the_same_question_twice_gains_less(run: paml.Run) -> None:
+    first_I = gains_of(run, ())
+    item = int(first_I.argmax())
+    again_I = gains_of(run, (Rating(run.predictor.catalogue.ids[item], 4),))
+    assert again_I[item] < 0.9 * first_I[item]
+
+
+def test_the_gain_is_the_variance_of_predictions_refitted_with_the_answer(
+    world: paml.PreparedData, tmp_path: Path
+) -> None:
+    """Answers are drawn from the model's own predictive distribution; adaptation is linear in the answer."""
+    run = paml.train(world, "ridge", out=tmp_path / "run", epochs=2, members=1, on_scale=False)
+    pairs, block = adapted_to(run, ANSWERS)
+    gain_I = gains(pairs, block, torch.ones(block.index_BR.shape))[0].numpy()
+    ids, seen = run.predictor.catalogue.ids, {rating.item for rating in ANSWERS}
+    now_I = run.adapt(ratings=ANSWERS).scores()
+    expected_I = np.zeros(len(ids))
+    for q, item in enumerate(ids):
+        if item in seen:
+            continue
+        low_I, high_I = (run.adapt(ratings=(*ANSWERS, Rating(item, value))).scores() for value in (2, 4))
+        slope_I = (high_I - low_I) / 2  # of the predictions by the answer
+        predictive_variance = 0.5 / (1 - slope_I[q])  # k(q, q) + 1 / 2, by the leverage of the answer
+        # predictions = now + start + slope * (answer - (now + start)_q): the start moves since the user knows q
+        moved_I = low_I - now_I + slope_I * (now_I[q] - 2)
+        start_I = moved_I + slope_I * moved_I[q] / (1 - slope_I[q])
+        expected_I[q] = predictive_variance * (slope_I**2).mean() + (start_I**2).mean()
+    asked_I = expected_I > 0
+    np.testing.assert_allclose(gain_I[asked_I], expected_I[asked_I], rtol=2e-3)
+    assert np.argmax(gain_I * asked_I) == np.argmax(expected_I)
+
+
+def test_gains_are_those_of_each_user_alone(run: paml.Run) -> None:
+    newcomers = [Newcomer({}, ANSWERS), Newcomer({}, ANSWERS[:1])]
+    predictor = run.predictor
+    batch = predictor.batch(newcomers)
+    pairs = [(member.learner, member.adapt(batch)) for member in predictor.members]
+    block = predictor.block(torch.arange(len(predictor.catalogue)), None, users=2)
+    both_BI = gains(pairs, block, torch.ones(block.index_BR.shape)).numpy()
+    np.testing.assert_allclose(both_BI[0], gains_of(run, ANSWERS), rtol=1e-3)
+    np.testing.assert_allclose(both_BI[1], gains_of(run, ANSWERS[:1]), rtol=1e-3)
+
+
+def test_nothing_is_asked_twice_and_the_questions_end(run: paml.Run) -> None:
+    ids = run.predictor.catalogue.ids
+    user = run.adapt(ratings=ANSWERS)
+    skipped: list[str] = []
+    for _ in range(5):
+        question = user.next_question(exclude=skipped)
+        assert question is not None
+        assert question.item not in skipped
+        skipped.append(question.item)
+    assert user.next_question(exclude=ids) is None
+    with pytest.raises(paml.errors.UnknownItem):
+        user.next_question(exclude=["no such item"])
+
+
+def test_who_knows_items_is_learned_from_who_knows_others() -> None:
+    """Two circles of items: whoever knows one of a circle knows the others."""
+    vectors_IR = torch.tensor([[0.4], [0.4], [-0.4], [-0.4]])
+    known = Acquaintance(torch.full((4,), 0.5), vectors_IR)
+    index_BA, mask_BA = torch.tensor([[0], [0], [0]]), torch.tensor([[1.0], [1.0], [0.0]])
+    chance_BI = known.chances(index_BA, torch.tensor([[1.0], [0.0], [0.0]]), mask_BA)
+    assert chance_BI[0, 1] > 0.6 > 0.4 > chance_BI[0, 2]
+    assert chance_BI[1, 1] < 0.4 < 0.6 < chance_BI[1, 2]
+    assert torch.equal(chance_BI[2], known.share_I)
+
+
+def test_shares_and_directions_come_from_training_users(world: paml.PreparedData) -> None:
+    known = find_acquaintance(world, np.random.default_rng(0))
+    end = world.manifest.splits["train"][1]
+    offsets = world.array("offsets")
+    x_UI = np.zeros((end, world.manifest.items))
+    x_UI[np.repeat(np.arange(end), np.diff(offsets[: end + 1])), world.array("item")[: offsets[end]]] = 1
+    np.testing.assert_allclose(known.share_I, x_UI.mean(axis=0), atol=1e-6)
+    centred_UI = x_UI - x_UI.mean(axis=0)
+    size_K = np.linalg.svd(centred_UI, compute_uv=False)
+    found_R = np.linalg.norm(known.vectors_IR.numpy(), axis=0) * end**0.5
+    np.testing.assert_allclose(found_R[:4], size_K[:4], rtol=0.02)
+    covariance_II = centred_UI.T @ centred_UI / end
+    error = np.linalg.norm(covariance_II - known.vectors_IR.numpy() @ known.vectors_IR.numpy().T)
+    assert error < 1.1 * np.linalg.norm(size_K[16:] ** 2 / end)
+    assert (known.noise_I > 0).all()
+    assert known.chances(torch.tensor([[0]]), torch.ones(1, 1), torch.ones(1, 1)).min() >= LEAST_CHANCE

@@ -1,0 +1,303 @@
+"""Training: every method by one contract, resume to equal weights, honest errors."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import paml
+from paml.baselines import SplitRows, tuned_bias
+from paml.errors import FormatError, PamlError, SettingsError, TrainingError
+from paml.methods.registry import METHODS
+from paml.training import checkpoint
+from paml.training.recipe import Recipe, load_recipe, recipe_names
+
+QUICK = {"epochs": 2, "members": 1, "hidden": (16, 8), "embedding_size": 8, "item_embedding": 8, "memory_size": 150}
+
+
+@pytest.fixture(scope="session")
+def middle_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+    """The embedded world at its default size."""
+    return paml.prepare("synthetic", out=tmp_path_factory.mktemp("middle") / "data")
+
+
+def weights(run: paml.Run) -> dict[str, torch.Tensor]:
+    return checkpoint.load(run.path / "weights.safetensors")[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_contract(method: str, world: paml.PreparedData, tmp_path: Path) -> None:
+    """Trains, saves, reloads to equal scores, repeats to equal weights, and evaluation changes nothing."""
+    run = paml.train(world, method, out=tmp_path / "a", settings=QUICK)
+    rows = run.evaluate()
+    assert paml.load(run.path).evaluate().equals(rows)
+    assert run.evaluate().equals(rows)
+    again = paml.train(world, method, out=tmp_path / "b", settings=QUICK)
+    assert all(torch.equal(a, b) for a, b in zip(weights(run).values(), weights(again).values(), strict=True))
+    other = paml.train(world, method, out=tmp_path / "c", seed=1, settings=QUICK)
+    assert any(not torch.equal(a, b) for a, b in zip(weights(run).values(), weights(other).values(), strict=True))
+    assert rows.columns[:5] == ["user", "group", "rate", "support_rows", "query_rows"]
+    assert len(rows) == world.manifest.splits["test"][1] - world.manifest.splits["test"][0]
+    assert not (run.path / "resume").exists()
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    summary = paml.evaluate(run.path)
+    assert summary["mse"]["all"] == pytest.approx(rows["mse"].mean())
+    assert pl.read_parquet(run.path / "rows.parquet").equals(rows)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_clicks_train_too(method: str, click_world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(click_world, method, out=tmp_path / "run", settings=QUICK)
+    summary = paml.summarise(run.evaluate())
+    assert 0 < summary["nel"]["all"] < 0.3
+    assert 0.4 < summary["auc"]["all"] <= 1
+    assert summary["undefined"]["auc"] == int(run.evaluate()["auc"].is_nan().sum())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lands_between_the_noise_floor_and_bias_fold_in(
+    method: str, middle_world: paml.PreparedData, tmp_path: Path
+) -> None:
+    run = paml.train(middle_world, method, recipe="tuned", out=tmp_path / "run", members=1, epochs=8)
+    mse = run.evaluate()["mse"].mean()
+    test = SplitRows.of(middle_world, "test")
+    bias = test.query_error(tuned_bias(middle_world).predict(test)).mean()
+    assert middle_world.manifest.source.facts["best_mse"] < mse < bias
+
+
+def test_personal_rates_differ_between_users_and_others_do_not(world: paml.PreparedData, tmp_path: Path) -> None:
+    rates = {m: paml.train(world, m, out=tmp_path / m, settings=QUICK).evaluate()["rate"] for m in ("melu", "reg_paml")}
+    assert rates["melu"].n_unique() == 1
+    assert rates["reg_paml"].n_unique() > 10
+
+
+def test_training_reads_nothing_of_test_users(world: paml.PreparedData, tmp_path: Path) -> None:
+    """Change every validation and test target but keep the manifest: with no validation, weights stay the same."""
+    clean = paml.train(world, "reg_paml", out=tmp_path / "clean", settings={**QUICK, "epochs": 1})
+    copy = Path(shutil.copytree(world.path, tmp_path / "data"))
+    target = np.load(copy / "arrays" / "target.npy")
+    target[world.array("offsets")[world.manifest.splits["train"][1]] :] = 1.0
+    np.save(copy / "arrays" / "target.npy", target)
+    changed = paml.train(paml.open_data(copy), "reg_paml", out=tmp_path / "changed", settings={**QUICK, "epochs": 1})
+    assert all(torch.equal(a, b) for a, b in zip(weights(clean).values(), weights(changed).values(), strict=True))
+
+
+def command(data: paml.PreparedData, out: Path, *more: str) -> list[str]:
+    settings = [
+        f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in QUICK.items() if k != "epochs"
+    ]
+    program = "import sys, paml; sys.modules['paml.training.loop'].CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
+    arguments = ["train", str(data.path), "--method", "at_paml", "--out", str(out), "--threads", "1", *more]
+    return [sys.executable, "-c", program, *arguments, *settings, "epochs=12", "index_every=5", "memory_index=kdtree"]
+
+
+def saved_at(state: Path) -> int:
+    return state.stat().st_mtime_ns if state.exists() else 0
+
+
+def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.PreparedData, tmp_path: Path) -> None:
+    """kill -9 at random moments, several times; AT-PAML with an approximate index is the hardest case."""
+    subprocess.run(command(middle_world, tmp_path / "whole"), check=True, capture_output=True, timeout=200)
+    rng, kills, log = random.Random(0), 0, []
+    out = tmp_path / "killed"
+    state = out / "resume" / "state.safetensors"
+    for attempt in range(10):
+        arguments = command(middle_world, out, "--resume") if out.exists() else command(middle_world, out)
+        with (tmp_path / "log").open("wb") as output:
+            process = subprocess.Popen(arguments, stdout=output, stderr=output, start_new_session=True)
+        began, before = time.monotonic(), saved_at(state)
+        while process.poll() is None and saved_at(state) == before and time.monotonic() - began < 100:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.5))
+        if process.poll() is not None or kills == 4:
+            assert process.wait(timeout=200) == 0, (tmp_path / "log").read_text()
+            break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+        where = checkpoint.load(state)[1] if state.exists() else {"epoch": 0, "batch": 0}
+        log.append(f"attempt {attempt}: killed, state at epoch {where['epoch']}, batch {where['batch']}")
+    print("\n" + "\n".join(log))  # noqa: T201
+    assert kills >= 2
+    whole, killed = paml.load(tmp_path / "whole"), paml.load(out)
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(killed).values(), strict=True))
+    losses = [
+        [json.loads(line)["loss"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+        for run in (whole, killed)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_resume_needs_the_same_settings(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "paml", out=tmp_path / "run", settings=QUICK)
+    with pytest.raises(PamlError, match="already exists; continue it with --resume"):
+        paml.train(world, "paml", out=run.path, settings=QUICK)
+    with pytest.raises(SettingsError, match="was begun with another recipe"):
+        paml.train(world, "paml", out=run.path, resume=True, settings={**QUICK, "gamma": 0.5})
+    assert paml.train(world, "paml", out=run.path, resume=True, settings=QUICK).settings == run.settings
+
+
+def test_what_cannot_begin_leaves_nothing_behind(world: paml.PreparedData, tmp_path: Path) -> None:
+    for wrong, message in (
+        ({"device": "warp"}, "device 'warp' cannot be used"),
+        ({"head": "click"}, "does not fit"),
+        ({"hidden": (10**7, 10**7)}, "cannot be built"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            paml.train(world, "paml", out=tmp_path / "run", **wrong)  # type: ignore[arg-type]
+        assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # as after a kill before the first file
+    assert paml.train(world, "paml", out=tmp_path / "run", resume=True, settings=QUICK).settings.method == "paml"
+
+
+def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.PreparedData, tmp_path: Path) -> None:
+    settings = {**QUICK, "outer_rate": 1e18, "clip_norm": 0}
+    with pytest.raises(TrainingError, match=r"is (nan|inf).* epoch \d.*lower outer_rate"):
+        paml.train(world, "melu", out=tmp_path / "run", settings=settings)
+
+
+def test_early_stop_keeps_the_best_epoch(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(
+        world, "melu", out=tmp_path / "run", settings={**QUICK, "epochs": 40, "patience": 2, "outer_rate": 0.03}
+    )
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    values = [line["validation_mse"] for line in lines]
+    assert run.settings.summary["best_epoch"] == int(np.argmin(values)) + 1
+    assert len(values) == run.settings.summary["best_epoch"] + 2 < 40
+    assert run.evaluate(split="validation")["mse"].mean() == pytest.approx(min(values), rel=1e-5)
+
+
+def test_zero_epochs_and_no_validation_users(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=100, items=40, user_ratio="1:0:0")
+    run = paml.train(data, "melu", out=tmp_path / "run", settings={**QUICK, "epochs": 0})
+    assert run.settings.summary["best_epoch"] == 0
+    trained = paml.train(data, "melu", out=tmp_path / "other", settings=QUICK)
+    assert trained.settings.summary["best_epoch"] == 2
+    assert paml.evaluate(trained)["mse"] == {"all": None, "major": None, "minor": None}
+
+
+def test_foreign_and_damaged_runs_are_refused(world: paml.PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such run"):
+        paml.load(tmp_path / "nowhere")
+    run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
+    path = run.path / "weights.safetensors"
+    good = path.read_bytes()
+    path.write_bytes(good[:-100])
+    with pytest.raises(FormatError, match="not a complete safetensors file"):
+        paml.load(run.path)
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(FormatError, match="differs from its digest"):
+        paml.load(run.path)
+    save_file({"a": torch.zeros(3)}, path)
+    with pytest.raises(FormatError, match="has format None"):
+        paml.load(run.path)
+    path.unlink()
+    with pytest.raises(FormatError, match="training has not finished; continue it with --resume"):
+        paml.load(run.path)
+    path.write_bytes(good)
+    settings = run.path / "settings.json"
+    values = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**values, "recipe": {**values["recipe"], "hidden": [4, 4]}}))
+    with pytest.raises(FormatError, match="do not belong together"):
+        paml.load(run.path)
+
+
+def test_exchanged_or_edited_runs_are_refused(world: paml.PreparedData, tmp_path: Path) -> None:
+    runs = [paml.train(world, "paml", out=tmp_path / str(seed), seed=seed, settings=QUICK) for seed in (0, 1)]
+    shutil.copy(runs[1].path / "weights.safetensors", runs[0].path)
+    with pytest.raises(FormatError, match="do not belong together"):
+        paml.load(runs[0].path)
+    settings = runs[1].path / "settings.json"
+    settings.write_text(settings.read_text().replace('"rate_scale":0.2', '"rate_scale":0.9').replace(" 0.2,", " 0.9,"))
+    with pytest.raises(FormatError, match="do not belong together"):
+        paml.load(runs[1].path)
+
+
+def test_items_unknown_in_training_share_one_code(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
+    codes = run.ensemble.members[0].network.items.known.codes_I.numpy()
+    end = world.array("offsets")[world.manifest.splits["train"][1]]
+    met = np.unique(world.array("item")[:end])
+    assert np.array_equal(np.flatnonzero(codes), met)
+    assert np.array_equal(codes[met], np.arange(1, len(met) + 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("missing", ["users", "items"])
+def test_data_without_profiles_or_contents(method: str, missing: str, tables: Path, tmp_path: Path) -> None:
+    schema = tables / "schema.toml"
+    head, _, tail = schema.read_text().partition(f"[{missing}.fields]")
+    rest = tail[tail.index("[items]") :] if missing == "users" else ""
+    schema.write_text(head + rest)
+    data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
+    for name, size in (("a", 0), ("b", 4)):
+        form = {"item_embedding": size, **({} if size else {"network": "fields", "start_profile": 0, "start_items": 0})}
+        run = paml.train(data, method, out=tmp_path / name, settings={**QUICK, **form, "epochs": 1})
+        assert run.evaluate()["mse"].is_finite().all()
+
+
+def test_fields_may_be_called_like_parts_of_a_module(tables: Path, tmp_path: Path) -> None:
+    schema = tables / "schema.toml"
+    schema.write_text(
+        schema.read_text().replace('gender = "categorical"', 'type = { kind = "categorical", column = "gender" }')
+    )
+    data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
+    assert paml.train(data, "paml", out=tmp_path / "run", settings=QUICK).evaluate()["mse"].is_finite().all()
+
+
+@pytest.mark.parametrize("index", ["exact", "kdtree", "hnsw"])
+def test_memory_without_warm_up(index: str, world: paml.PreparedData, tmp_path: Path) -> None:
+    settings = {**QUICK, "warmup_epochs": 0, "memory_index": index, "neighbours": 100_000, "epochs": 1}
+    assert paml.train(world, "at_paml", out=tmp_path / "run", settings=settings).evaluate()["mse"].is_finite().all()
+
+
+def test_a_run_refuses_another_data_set(world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "melu", out=tmp_path / "run", settings={**QUICK, "epochs": 1})
+    other = paml.prepare("synthetic", out=tmp_path / "other", users=400, items=80, seed=5)
+    with pytest.raises(FormatError, match="the run was trained on"):
+        paml.evaluate(run, other)
+
+
+@pytest.mark.parametrize("index", ["exact", "kdtree", "hnsw"])
+def test_the_memory_reports_its_recall(index: str, world: paml.PreparedData, tmp_path: Path) -> None:
+    run = paml.train(world, "at_paml", out=tmp_path / "run", settings={**QUICK, "memory_index": index})
+    summary = run.settings.summary
+    assert summary["memory_nodes"] == 150
+    assert summary["memory_recall"] == 1.0 if index == "exact" else summary["memory_recall"] > 0.5
+
+
+def test_fields_can_be_left_out(world: paml.PreparedData, tmp_path: Path) -> None:
+    settings = {**QUICK, "leave_out": "user.zip,item.genre,item.year"}
+    run = paml.train(world, "reg_paml", out=tmp_path / "run", settings=settings)
+    assert [field.name for field in run.settings.fields.user] == ["gender", "age", "occupation"]
+    assert [field.name for field in run.settings.fields.features("item")] == ["director"]
+    assert run.ensemble.members[0].network.user.width == 3 * run.settings.recipe.embedding_size
+    assert len(paml.load(run.path).evaluate()) == len(run.evaluate())
+    with pytest.raises(SettingsError, match=r"no field 'item.gender' to leave out; did you mean 'item.genre'"):
+        paml.train(world, out=tmp_path / "other", leave_out="item.gender")
+
+
+def test_recipes() -> None:
+    assert recipe_names() == ["paper", "tuned"]
+    assert load_recipe("paper", "reg_paml", {}) == Recipe()
+    assert load_recipe("paper", "paml", {}).outer_rate == 5e-6
+    assert load_recipe("paper", "paml", {}, "ml-1m").leave_out == ("item.year",)
+    assert load_recipe("paper", "paml", {"leave_out": ""}, "ml-1m").leave_out == ()
+    with pytest.raises(SettingsError, match="unknown recipe 'papper'; did you mean 'paper'"):
+        load_recipe("papper", "paml", {})
+    with pytest.raises(SettingsError, match="unknown setting 'epoch'; did you mean 'epochs'"):
+        load_recipe("paper", "paml", {"epoch": 1})
+    with pytest.raises(SettingsError, match="hidden"):
+        load_recipe("paper", "paml", {"hidden": "3,x"})
