@@ -32,7 +32,7 @@ clean:
 
 # Trained once, in less than a minute; a training that was interrupted goes on.
 $(DEMO)/run/weights.safetensors: $(DEMO)/data/manifest.json
-	$(BIN)/paml train $(DEMO)/data --method ridge epochs=10 members=2 --out $(DEMO)/run --resume
+	$(BIN)/paml train $(DEMO)/data --method ridge epochs=10 ensemble_size=2 --out $(DEMO)/run --resume
 
 $(DEMO)/data/manifest.json: | $(STAMP)
 	$(BIN)/paml data prepare synthetic --out $(DEMO)/data

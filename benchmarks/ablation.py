@@ -20,7 +20,7 @@ from paml.analysis.comparisons import Paired, paired
 from paml.progress import for_terminal
 
 SEEDS = 3
-SHORT = {"members": 1, "epochs": 8}
+SHORT = {"ensemble_size": 1, "epochs": 8}
 METHODS = ("melu", "meta_sgd", "paml", "at_paml", "reg_paml", "ridge")
 RATES = {
     "melu": "fixed rate, 0.4: the mean of PAML's",
@@ -31,20 +31,20 @@ RATES = {
     "at_paml": "own rate and memory",
     "reg_paml": "own rate and regulariser, gamma 0.001",
     "reg_paml gamma=0.1": "own rate and regulariser, gamma 0.1",
-    "paml overlook=0.8": "own rate, levels overlooked",
-    "paml evidence=0": "own rate, few rows move as far as many",
+    "paml user_bias_discount=0.8": "own rate, levels overlooked",
+    "paml pseudo_count=0": "own rate, few rows move as far as many",
     "paml inner_steps=1": "own rate, one step instead of five",
     "ridge": "solved instead of stepped",
 }
 INGREDIENTS = {
-    "start_items": ("start_items=0", "start from the choice of items"),
-    "start_profile": ("start_profile=false", "start from the profile"),
+    "prior_from_items": ("prior_from_items=0", "start from the choice of items"),
+    "prior_from_profile": ("prior_from_profile=false", "start from the profile"),
     "random_support": ("random_support=false", "random share of support rows"),
-    "leave_out": ("leave_out=item.genre,item.director,item.actors,item.year", "contents of items"),
+    "exclude_fields": ("exclude_fields=item.genre,item.director,item.actors,item.year", "contents of items"),
     "weight_decay": ("weight_decay=0", "weight decay"),
     "schedule": ("schedule=constant", "falling outer rate"),
-    "average": ("average=0", "averaged weights"),
-    "overlook": ("overlook=0", "levels overlooked"),
+    "average": ("ema_decay=0", "averaged weights"),
+    "user_bias_discount": ("user_bias_discount=0", "levels overlooked"),
 }
 BARE = " ".join(["ridge", *(without for without, _ in INGREDIENTS.values())])
 

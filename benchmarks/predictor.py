@@ -18,14 +18,14 @@ import torch
 import paml
 from paml.baselines.lenskit import EPOCHS, FACTORISATION_GRID, _dataset, _start_lenskit
 from paml.baselines.rows import SplitRows
-from paml.recommend.requests import Newcomer, Rating
+from paml.recommend.requests import NewUser, Rating
 
 METHODS = ("ridge", "reg_paml")
 USERS, TOGETHER, WARM_UP = 400, 32, 20
 TRAINING = {"epochs": 3}  # the time of a call does not depend on how well it was trained
 
 
-def data_set(folder: Path) -> paml.PreparedData:
+def data_set(folder: Path) -> paml.Dataset:
     """What is measured on."""
     if prepared := os.environ.get("PAML_BENCH_DATA"):
         return paml.open_data(prepared)
@@ -35,7 +35,7 @@ def data_set(folder: Path) -> paml.PreparedData:
     return paml.prepare("synthetic", out=folder / "data", users=6040, items=3883, median_rows=96)
 
 
-def newcomers(data: paml.PreparedData) -> tuple[list[Newcomer], list[tuple[np.ndarray, np.ndarray]]]:
+def new_users(data: paml.Dataset) -> tuple[list[NewUser], list[tuple[np.ndarray, np.ndarray]]]:
     """Test users with their support ratings, for paml (profile, ids) and for LensKit (item numbers)."""
     first, _ = data.manifest.splits["test"]
     profiles = data.users().slice(first, USERS).select(field.name for field in data.schema.user).collect().to_dicts()
@@ -45,12 +45,12 @@ def newcomers(data: paml.PreparedData) -> tuple[list[Newcomer], list[tuple[np.nd
     for number, profile in enumerate(profiles):
         known = np.flatnonzero((rows.user_N == number) & rows.support_N)
         item, target = rows.item_N[known], rows.target_N[known]
-        ours.append(Newcomer(profile, [Rating(ids[i], float(y)) for i, y in zip(item, target, strict=True)]))
+        ours.append(NewUser(profile, [Rating(ids[i], float(y)) for i, y in zip(item, target, strict=True)]))
         theirs.append((item, target))
     return ours, theirs
 
 
-def lenskit_caller(data: paml.PreparedData) -> Callable[[tuple[np.ndarray, np.ndarray]], Any]:
+def lenskit_caller(data: paml.Dataset) -> Callable[[tuple[np.ndarray, np.ndarray]], Any]:
     """LensKit's factorisation, trained as among the baselines: ratings in, the ten best of all items out."""
     _start_lenskit()
     from lenskit.als import BiasedMFScorer
@@ -78,12 +78,12 @@ def timed(call: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - started
 
 
-def _alone(predictor: paml.Predictor, newcomer: Newcomer) -> None:
-    predictor.adapt_many([newcomer])[0].recommend(10)
+def _alone(predictor: paml.Predictor, new_user: NewUser) -> None:
+    predictor.adapt_many([new_user])[0].recommend(10)
 
 
-def _together(predictor: paml.Predictor, newcomers: list[Newcomer]) -> None:
-    for user in predictor.adapt_many(newcomers, score=True):
+def _together(predictor: paml.Predictor, new_users: list[NewUser]) -> None:
+    for user in predictor.adapt_many(new_users, score=True):
         user.recommend(10)
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         data = data_set(Path(folder))
-        ours, theirs = newcomers(data)
+        ours, theirs = new_users(data)
         rated = np.median([len(one.ratings) for one in ours])
         items = data.manifest.items
         print(f"{data.manifest.source.name}: {len(ours)} test users, {rated:g} ratings (median), {items:,} items")
@@ -105,7 +105,7 @@ def main() -> None:
         for start in range(0, len(ours), TOGETHER):  # in turn, some users each: as busy services, all run warm
             some, ratings = ours[start : start + TOGETHER], theirs[start : start + TOGETHER]
             for method, predictor in predictors.items():
-                seconds[method] += [timed(_alone, predictor, newcomer) for newcomer in some]
+                seconds[method] += [timed(_alone, predictor, new_user) for new_user in some]
                 together[method].append(timed(_together, predictor, some) / len(some))
             seconds["LensKit biased MF"] += [timed(lenskit, one) for one in ratings]
         base = np.median(seconds["LensKit biased MF"][WARM_UP:])

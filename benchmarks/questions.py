@@ -1,4 +1,4 @@
-"""What to ask a newcomer: errors of held-out users after some questions, by the strategy that chose them.
+"""What to ask a new_user: errors of held-out users after some questions, by the strategy that chose them.
 
 A strategy asks for one item after the other, and every answer is folded in before the next question. Answers are the
 user's support ratings, errors are those of the query rows, which nobody asks for. Two settings: (a) every question can
@@ -27,9 +27,9 @@ from paml.episodes.tasks import Block, TaskBatch, Tasks
 from paml.evaluation.scoring import Split
 from paml.methods.learner import Adapted, Learner
 from paml.recommend.elicitation import gains
-from paml.recommend.familiarity import LEAST_CHANCE
+from paml.recommend.familiarity import MIN_CHANCE
 from paml.recommend.predictor import Predictor
-from paml.recommend.requests import Newcomer
+from paml.recommend.requests import NewUser
 from paml.training.allocator import keep_freed_memory
 
 USERS_AT_ONCE = 32
@@ -63,7 +63,7 @@ class State:
     @property
     def share_I(self) -> Tensor:
         """Share of the training users that know an item."""
-        return self.predictor.catalogue.acquaintance.share_I
+        return self.predictor.catalogue.familiarity.share_I
 
     @cached_property
     def chance_BI(self) -> Tensor:
@@ -72,7 +72,7 @@ class State:
         most = int(told_BI.sum(axis=1).max(initial=1))
         index_BA = np.argsort(~told_BI, axis=1, kind="stable")[:, : max(most, 1)]
         known_BA, told_BA = (np.take_along_axis(x, index_BA, axis=1) for x in (self.known_BI, told_BI))
-        return self.predictor.catalogue.acquaintance.chances(
+        return self.predictor.catalogue.familiarity.chances(
             torch.from_numpy(index_BA), torch.from_numpy(known_BA).float(), torch.from_numpy(told_BA).float()
         )
 
@@ -93,7 +93,7 @@ STRATEGIES: dict[str, dict[str, Strategy]] = {
     "b": COMMON
     | {
         "likeliest known": lambda state: state.chance_BI,
-        "gain x popularity": lambda state: state.gains(state.share_I.clamp(min=LEAST_CHANCE).expand(state.shape)),
+        "gain x popularity": lambda state: state.gains(state.share_I.clamp(min=MIN_CHANCE).expand(state.shape)),
         "next_question": lambda state: state.gains(state.chance_BI),
     },
 }
@@ -102,17 +102,17 @@ STRATEGIES: dict[str, dict[str, Strategy]] = {
 class Interview:
     """Held-out users of a data set, asked by any strategy."""
 
-    def __init__(self, run: paml.Run, data: paml.PreparedData, split: Split) -> None:
+    def __init__(self, run: paml.Run, data: paml.Dataset, split: Split) -> None:
         self._predictor, self._tasks = run.predictor, Tasks.of(data, split)
         self._item, self._target = np.asarray(data.array("item")), np.asarray(data.array("target"))
-        self._users, self._items = FeatureTable.of(data, "user", run.settings.fields), data.manifest.items
+        self._users, self._items = FeatureTable.of(data, "user", run.settings.data_schema), data.manifest.items
         end = int(data.array("offsets")[data.manifest.splits["train"][1]])
         count_I = np.bincount(self._item[:end], minlength=self._items).clip(1)
         first_I, second_I = (
             np.bincount(self._item[:end], self._target[:end] ** power, self._items) / count_I for power in (1, 2)
         )
         self._dispute_I = np.log(count_I) * (second_I - first_I**2).clip(0) ** 0.5
-        self._template = run.predictor.batch([Newcomer()])
+        self._template = run.predictor.batch([NewUser()])
 
     def errors(self, strategy: Strategy, setting: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """MSE of every user, and number of answers, (steps, U)."""
@@ -190,8 +190,8 @@ def main(path: str | None = None, method: str = "ridge", split: Split = "test") 
     """Train on a data set, and print the table of both settings."""
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
-        data = paml.PreparedData.open(path) if path else paml.prepare("synthetic", out=Path(folder) / "data")
-        run = paml.train(data, method, out=Path(folder) / "run", epochs=6, members=2)
+        data = paml.Dataset.open(path) if path else paml.prepare("synthetic", out=Path(folder) / "data")
+        run = paml.train(data, method, out=Path(folder) / "run", epochs=6, ensemble_size=2)
         interview = Interview(run, data, split)
         name = data.manifest.source.name
         print(f"{name}, {method}, {len(Tasks.of(data, split)):,} {split} users: mean of the users' MSE")

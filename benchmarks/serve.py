@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 import paml
-from paml.recommend.requests import Newcomer, Rating
+from paml.recommend.requests import NewUser, Rating
 from paml.serve.store.store import Store
 
 CLIENTS = (1, 8, 32)
@@ -62,7 +62,7 @@ class Load:
         return f"{text}   batches of {self.together:4.1f}" if self.together else text
 
 
-def newcomers(run: paml.Run, count: int, seed: int = 0) -> list[Newcomer]:
+def new_users(run: paml.Run, count: int, seed: int = 0) -> list[NewUser]:
     """People with random profiles and ratings of well-known items."""
     rng = np.random.default_rng(seed)
     catalogue, target = run.predictor.catalogue, run.predictor.target
@@ -73,7 +73,7 @@ def newcomers(run: paml.Run, count: int, seed: int = 0) -> list[Newcomer]:
         items = rng.choice(known, RATINGS, replace=False)
         values = rng.choice(target.levels, RATINGS)
         rated = [Rating(catalogue.ids[i], float(y)) for i, y in zip(items, values, strict=True)]
-        found.append(Newcomer(profile, rated))
+        found.append(NewUser(profile, rated))
     return found
 
 
@@ -164,7 +164,7 @@ def store_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'users.sqlite'}"
 
 
-def bare(run: paml.Run, people: list[Newcomer]) -> np.ndarray:
+def bare(run: paml.Run, people: list[NewUser]) -> np.ndarray:
     """Milliseconds of the library's own adapt + recommend(10), with one thread, as the service has."""
     torch.set_num_threads(1)
     predictor, milliseconds = run.predictor, []
@@ -175,7 +175,7 @@ def bare(run: paml.Run, people: list[Newcomer]) -> np.ndarray:
     return np.array(milliseconds[len(people) // 10 :])
 
 
-def fill(folder: Path, people: list[Newcomer]) -> None:
+def fill(folder: Path, people: list[NewUser]) -> None:
     """Store everybody."""
     store = Store.open(store_url(folder))
     for k, person in enumerate(people):
@@ -187,7 +187,7 @@ def fill(folder: Path, people: list[Newcomer]) -> None:
 def measure(path: Path, folder: Path) -> None:
     """Print the table of one run."""
     run = paml.load(path)
-    people = newcomers(run, USERS)
+    people = new_users(run, USERS)
     print(f"{run.settings.method}, {len(run.predictor.members)} members, {len(run.predictor.catalogue):,} items")
     alone = float(np.median(bare(run, people[:CALLS])))
     print(f"bare library, adapt + recommend(10): p50 {alone:.2f} ms")

@@ -17,18 +17,18 @@ torch.set_num_threads(1)  # the tensors of the tests are small: a second thread 
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+def world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     return paml.prepare("synthetic", out=tmp_path_factory.mktemp("world") / "data", users=400, items=80)
 
 
 @pytest.fixture(scope="session")
-def click_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+def click_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     out = tmp_path_factory.mktemp("clicks") / "data"
     return paml.prepare("synthetic", out=out, users=400, items=80, target="click")
 
 
 @pytest.fixture(scope="session")
-def run_of(tmp_path_factory: pytest.TempPathFactory, world: paml.PreparedData, click_world: paml.PreparedData) -> RunOf:
+def run_of(tmp_path_factory: pytest.TempPathFactory, world: paml.Dataset, click_world: paml.Dataset) -> RunOf:
     """Runs by target and method, each trained once."""
     runs: dict[tuple[str, str], paml.Run] = {}
 
@@ -36,7 +36,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory, world: paml.PreparedData, c
         if (target, method) not in runs:
             out = tmp_path_factory.mktemp("runs") / f"{target}-{method}"
             data = {"rating": world, "click": click_world}[target]
-            runs[target, method] = paml.train(data, method, out=out, epochs=2, members=2)
+            runs[target, method] = paml.train(data, method, out=out, epochs=2, ensemble_size=2)
         return runs[target, method]
 
     return run

@@ -39,9 +39,9 @@ def _rows(learner: Learner, embedded: Embedded, block: RowBlock, b: int) -> tupl
     offset = vectors.new_zeros(len(item), learner.head.outputs)
     if embedded.items.bias_NK is not None:
         offset = offset + embedded.items.bias_NK[item]
-    if embedded.start_BDK is not None:
-        learned = vectors[:, : embedded.start_BDK.shape[1] - 1]  # of ties a start says nothing
-        offset = offset + torch.cat([learned, learned.new_ones(len(item), 1)], dim=1) @ embedded.start_BDK[b]
+    if embedded.prior_BDK is not None:
+        learned = vectors[:, : embedded.prior_BDK.shape[1] - 1]  # of ties a start says nothing
+        offset = offset + torch.cat([learned, learned.new_ones(len(item), 1)], dim=1) @ embedded.prior_BDK[b]
     return torch.cat(parts, dim=1), block.y_BR[b][keep], offset
 
 
@@ -86,7 +86,7 @@ def _stepped(
     """Gradient steps on the mean (or with evidence c: sum / (n + c)) of the losses, and the first gradient's norm."""
     assert isinstance(learner.inner, GradientSteps)
     norm = weights[0].new_zeros(())
-    log_c = learner.inner.log_evidence
+    log_c = learner.inner.log_pseudo_count
     rows = len(y) if log_c is None else len(y) + log_c.exp()
     for step in range(learner.inner.steps):
         out = _forward(weights, x, offset)

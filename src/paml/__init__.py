@@ -10,7 +10,7 @@
 
 from importlib.metadata import version
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.describe import describe
 from paml.data.infer.render import inspect
 from paml.data.prepare import prepare
@@ -29,18 +29,18 @@ from paml.experiments.compare import compare
 from paml.experiments.tuning.search import tune
 from paml.recommend.elicitation import Question
 from paml.recommend.predictor import Predictor, Recommendation, User
-from paml.recommend.requests import Newcomer, Rating
+from paml.recommend.requests import NewUser, Rating
 from paml.training.loop import train
 from paml.training.run import Run, evaluate
 
 __all__ = [
     "DataError",
+    "Dataset",
     "FormatError",
     "InputError",
-    "Newcomer",
+    "NewUser",
     "PamlError",
     "Predictor",
-    "PreparedData",
     "Question",
     "Rating",
     "Recommendation",
@@ -63,5 +63,5 @@ __all__ = [
 ]
 __version__ = version("paml")
 
-open_data = PreparedData.open
+open_data = Dataset.open
 load = Run.load

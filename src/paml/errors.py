@@ -2,7 +2,7 @@
 
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
-│   └── InputError  a newcomer's profile or rating that cannot be used: which field, its value, what is expected
+│   └── InputError  a new user's profile or rating that cannot be used: which field, its value, what is expected
 │       ├── UnknownItem
 │       ├── UnknownField
 │       └── TooManyRatings  more ratings of one user than are kept
@@ -36,7 +36,7 @@ class SettingsError(PamlError):
 
 
 class InputError(SettingsError):
-    """What is said of a newcomer and cannot be used; services show field, value and expectation each in its place."""
+    """What is said of a new user and cannot be used; services show field, value and expectation each in its place."""
 
     def __init__(self, what: str, *, field: str, value: object, expected: str, remedy: str | None = None) -> None:
         self.field, self.value, self.expected = field, shortened(value), expected

@@ -31,12 +31,12 @@ CASES = [(kind, name) for kind in ("rating", "click") for name in baselines_for(
 
 
 @pytest.fixture(scope="session")
-def worlds(world: paml.PreparedData, click_world: paml.PreparedData) -> dict[str, paml.PreparedData]:
+def worlds(world: paml.Dataset, click_world: paml.Dataset) -> dict[str, paml.Dataset]:
     return {"rating": world, "click": click_world}
 
 
 @pytest.fixture(scope="session")
-def sparse_worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, paml.PreparedData]:
+def sparse_worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, paml.Dataset]:
     """Few users and many items, so that some items have no training row; no validation users."""
     folder = tmp_path_factory.mktemp("sparse")
     return {
@@ -46,7 +46,7 @@ def sparse_worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, paml.Pr
 
 
 @pytest.fixture(scope="session")
-def fitted(worlds: dict[str, paml.PreparedData]):  # type: ignore[no-untyped-def]
+def fitted(worlds: dict[str, paml.Dataset]):  # type: ignore[no-untyped-def]
     """Every baseline is fitted once for all tests."""
 
     @cache
@@ -58,8 +58,8 @@ def fitted(worlds: dict[str, paml.PreparedData]):  # type: ignore[no-untyped-def
 
 @pytest.fixture(scope="session")
 def changed_worlds(
-    worlds: dict[str, paml.PreparedData], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, paml.PreparedData]:
+    worlds: dict[str, paml.Dataset], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, paml.Dataset]:
     """The same training and validation users, with test users who met other items and judged them otherwise."""
     changed = {}
     for kind, data in worlds.items():
@@ -177,9 +177,7 @@ def test_factorisation_does_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize("clicked", [0.0, 1.0])
-def test_clicks_that_are_all_alike_get_the_constant(
-    clicked: float, click_world: paml.PreparedData, tmp_path: Path
-) -> None:
+def test_clicks_that_are_all_alike_get_the_constant(clicked: float, click_world: paml.Dataset, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(click_world.path, tmp_path / "alike"))
     np.save(folder / "arrays" / "target.npy", np.full_like(click_world.array("target"), clicked))
     data = paml.open_data(folder)
@@ -188,7 +186,7 @@ def test_clicks_that_are_all_alike_get_the_constant(
     assert np.array_equal(prediction, constant)
 
 
-def test_a_baseline_that_cannot_be_fitted_says_why(world: paml.PreparedData) -> None:
+def test_a_baseline_that_cannot_be_fitted_says_why(world: paml.Dataset) -> None:
     with pytest.raises(SettingsError, match=r"needs the package 'no_such_package'; pip install 'paml\[baselines\]'"):
         Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, needs="no_such_package").fit(world)
     with pytest.raises(SettingsError, match="'logistic' does not predict a rating; choose from training_mean"):
@@ -226,12 +224,12 @@ def test_known_support_rows_by_hand() -> None:
 
 def test_pressing_onto_the_scale_keeps_the_order() -> None:
     raw = np.linspace(0.0, 6.0, 601)
-    pressed = to_target(raw, Target(kind="rating", low=1, high=5))
-    assert pressed.min() >= 1.0
-    assert pressed.max() <= 5.0
-    assert (np.diff(pressed) > 0).all()
+    squashed = to_target(raw, Target(kind="rating", low=1, high=5))
+    assert squashed.min() >= 1.0
+    assert squashed.max() <= 5.0
+    assert (np.diff(squashed) > 0).all()
     inside = (raw > 1.05) & (raw < 4.95)
-    assert np.array_equal(pressed[inside], raw[inside])
+    assert np.array_equal(squashed[inside], raw[inside])
 
 
 @pytest.mark.parametrize("p", [0.02, 0.1, 0.5, 0.93])
@@ -243,7 +241,7 @@ def test_reweighting_minimises_the_weighted_entropy(p: float) -> None:
     assert reweighted(np.array([p]))[0] == pytest.approx(best.x, abs=1e-5)
 
 
-def test_episodes_cover_small_and_large_support_sets(world: paml.PreparedData) -> None:
+def test_episodes_cover_small_and_large_support_sets(world: paml.Dataset) -> None:
     train = SplitRows.of(world, "train")
     rows = episode(train, 0.8, np.random.default_rng(0))
     support_U, count_U = np.bincount(train.user_N, weights=rows.support_N), np.bincount(train.user_N)
@@ -255,7 +253,7 @@ def test_episodes_cover_small_and_large_support_sets(world: paml.PreparedData) -
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
 @pytest.mark.parametrize("own", [True, False])
-def test_statistics_leave_out_the_own_user(kind: str, own: bool, sparse_worlds: dict[str, paml.PreparedData]) -> None:
+def test_statistics_leave_out_the_own_user(kind: str, own: bool, sparse_worlds: dict[str, paml.Dataset]) -> None:
     """Against the slow, obvious form: one row at a time, over all rows of other users."""
     data = sparse_worlds[kind]
     train = SplitRows.of(data, "train")
@@ -311,7 +309,7 @@ def test_metrics_are_per_user() -> None:
     assert per_user_mean(np.array([1.0, 2.0, 6.0]), np.array([1, 2])).tolist() == [1.0, 4.0]
 
 
-def test_training_mean_is_that_of_training_rows(world: paml.PreparedData, fitted) -> None:  # type: ignore[no-untyped-def]
+def test_training_mean_is_that_of_training_rows(world: paml.Dataset, fitted) -> None:  # type: ignore[no-untyped-def]
     end = world.array("offsets")[world.manifest.splits["train"][1]]
     prediction_N = fitted("rating", "training_mean").predictor.predict(SplitRows.of(world, "test"))
     assert prediction_N == pytest.approx(world.array("target")[:end].mean())

@@ -82,7 +82,7 @@ def test_prepare_then_describe(tmp_path: Path) -> None:
     assert again.stderr.splitlines()[-1] == "error: D: already exists; choose another --out, or remove it first"
 
 
-def test_train_then_evaluate(tmp_path: Path, world: paml.PreparedData) -> None:
+def test_train_then_evaluate(tmp_path: Path, world: paml.Dataset) -> None:
     train = ["train", world.path, "--method", "reg_paml", "--out", "R", "--threads", "1", "epochs=2", "hidden=8,8"]
     done = run(*train, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -167,7 +167,7 @@ def test_demo_runs_twice(tmp_path: Path) -> None:
         assert "report: paml-demo/comparison/report.html" in done.stdout
 
 
-def test_compare_then_report(tmp_path: Path, world: paml.PreparedData) -> None:
+def test_compare_then_report(tmp_path: Path, world: paml.Dataset) -> None:
     options = ["--methods", "melu", "--baselines", "bias,training_mean", "--seeds", "1", "--out", "C", "--threads", "1"]
     command = ["compare", world.path, *options, "epochs=1", "hidden=8"]
     done = run(*command, "--variant", "reg_paml gamma=0.1", "--group-by", "gender", cwd=tmp_path)

@@ -8,16 +8,16 @@ import polars as pl
 import pytest
 
 import paml
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.errors import FormatError, PamlError
 
 
 @pytest.fixture
-def copy(world: PreparedData, tmp_path: Path) -> Path:
+def copy(world: Dataset, tmp_path: Path) -> Path:
     return Path(shutil.copytree(world.path, tmp_path / "copy"))
 
 
-def test_same_seed_same_fingerprint_other_seed_another(world: PreparedData, tmp_path: Path) -> None:
+def test_same_seed_same_fingerprint_other_seed_another(world: Dataset, tmp_path: Path) -> None:
     again = paml.prepare("synthetic", out=tmp_path / "again", users=400, items=80)
     other = paml.prepare("synthetic", out=tmp_path / "other", users=400, items=80, seed=1)
     assert again.fingerprint == world.fingerprint
@@ -27,7 +27,7 @@ def test_same_seed_same_fingerprint_other_seed_another(world: PreparedData, tmp_
         assert left.equals(right)
 
 
-def test_tables_and_arrays_agree(world: PreparedData) -> None:
+def test_tables_and_arrays_agree(world: Dataset) -> None:
     users, items, rows = world.users().collect(), world.items().collect(), world.interactions().collect()
     offsets = world.array("offsets")
     assert np.array_equal(np.repeat(np.arange(len(users)), np.diff(offsets)), rows["user"].to_numpy())
@@ -47,12 +47,12 @@ def test_tables_and_arrays_agree(world: PreparedData) -> None:
     assert decoded_lists == items["genre"].to_list()
 
 
-def test_arrays_are_mapped_not_read(world: PreparedData) -> None:
+def test_arrays_are_mapped_not_read(world: Dataset) -> None:
     assert isinstance(world.array("target"), np.memmap)
     assert not world.array("target").flags.writeable
 
 
-def test_vocabulary_knows_training_users_only(world: PreparedData) -> None:
+def test_vocabulary_knows_training_users_only(world: Dataset) -> None:
     users = world.users().collect()
     training = users.filter(pl.col("split") == "train")
     for field in ("zip", "occupation"):
@@ -65,7 +65,7 @@ def test_vocabulary_knows_training_users_only(world: PreparedData) -> None:
     assert (scaling.mean, scaling.deviation) == pytest.approx((year.mean(), year.std(ddof=0)))  # type: ignore[union-attr]
 
 
-def test_counts_add_up(world: PreparedData) -> None:
+def test_counts_add_up(world: Dataset) -> None:
     first = world.manifest.rules[0]
     assert first.kept + first.dropped == 400
     for before, after in pairwise(world.manifest.rules):
@@ -79,7 +79,7 @@ def test_an_edited_manifest_is_refused(copy: Path) -> None:
     values["protocol"]["seed"] = 7
     manifest.write_text(json.dumps(values))
     with pytest.raises(FormatError, match="fingerprint mismatch: the manifest was edited; prepare the data set again"):
-        PreparedData.open(copy)
+        Dataset.open(copy)
 
 
 @pytest.mark.parametrize(
@@ -87,39 +87,39 @@ def test_an_edited_manifest_is_refused(copy: Path) -> None:
     [
         ("{", "cannot be read"),
         ("[]", "has format None"),
-        ('{"format": 99}', "has format 99, expected 1"),
-        ('{"format": 1}', "created_by"),
+        ('{"format": 99}', "has format 99, expected 2"),
+        ('{"format": 2}', "created_by"),
     ],
 )
 def test_a_foreign_manifest_is_refused(copy: Path, text: str, message: str) -> None:
     (copy / "manifest.json").write_text(text)
     with pytest.raises(FormatError, match=message):
-        PreparedData.open(copy)
+        Dataset.open(copy)
 
 
 def test_missing_truncated_and_changed_files(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such prepared data set"):
-        PreparedData.open(tmp_path / "nowhere")
+        Dataset.open(tmp_path / "nowhere")
     target = copy / "arrays" / "target.npy"
     data = target.read_bytes()
     target.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    changed = PreparedData.open(copy)  # same size: only a full reading can tell
+    changed = Dataset.open(copy)  # same size: only a full reading can tell
     with pytest.raises(FormatError, match=r"arrays/target.npy: differs from its checksum"):
         changed.verify()
     target.write_bytes(data[:-10])
     with pytest.raises(FormatError, match=r"target.npy: is missing or has another size"):
-        PreparedData.open(copy)
+        Dataset.open(copy)
 
 
-def test_verify_accepts_what_was_written(world: PreparedData) -> None:
+def test_verify_accepts_what_was_written(world: Dataset) -> None:
     world.verify()
 
 
-def test_an_existing_folder_is_left_alone(world: PreparedData) -> None:
+def test_an_existing_folder_is_left_alone(world: Dataset) -> None:
     before = world.manifest
     with pytest.raises(PamlError, match="already exists; choose another --out, or remove it first"):
         paml.prepare("synthetic", out=world.path, users=50)
-    assert PreparedData.open(world.path).manifest == before
+    assert Dataset.open(world.path).manifest == before
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from paml.errors import DataError, PamlError
 Edit = Callable[[str, str, str], Path]
 
 
-def pairs(data: paml.PreparedData, query: bool) -> set[tuple[str, str]]:
+def pairs(data: paml.Dataset, query: bool) -> set[tuple[str, str]]:
     rows = data.interactions().filter(pl.col("query") == query).collect()
     users, items = data.users().collect()["user"], data.items().collect()["item"]
     return set(zip(users.gather(rows["user"]), items.gather(rows["item"]), strict=True))
@@ -47,8 +47,8 @@ def test_context_is_encoded_from_training_rows_alone(edit: Edit, tmp_path: Path)
 
 def test_common_values_are_counted_over_all_users_of_the_source(edit: Edit, tmp_path: Path) -> None:
     """Twenty more users from a town of their own, who never rated anything, make that town common."""
-    strangers = "".join(f"{uid},M,20,Nowhere\n" for uid in range(100, 140))
-    folder = edit("users.csv", "home town\n", "home town\n" + strangers)
+    users_without_profile = "".join(f"{uid},M,20,Nowhere\n" for uid in range(100, 140))
+    folder = edit("users.csv", "home town\n", "home town\n" + users_without_profile)
     data = paml.prepare("tables", folder, tmp_path / "out", cold_share=1)
     assert "Nowhere" in data.vocabulary.common["town"]
     assert data.manifest.users == 20
@@ -90,12 +90,12 @@ def test_a_changed_table_is_found_by_verify(tables: Path, tmp_path: Path) -> Non
     (data.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(PamlError, match="the manifest was edited"):
         paml.open_data(data.path)
-    forged = paml.PreparedData(data.path, data.manifest)
+    forged = paml.Dataset(data.path, data.manifest)
     with pytest.raises(PamlError, match=r"users.parquet: differs from its checksum"):
         forged.verify()
 
 
-def test_content_is_part_of_the_fingerprint(world: paml.PreparedData) -> None:
+def test_content_is_part_of_the_fingerprint(world: paml.Dataset) -> None:
     changed = world.manifest.model_copy(update={"content": {**world.manifest.content, "vocabulary.json": "0"}})
     assert changed.computed_fingerprint() != world.fingerprint
     other_library = world.manifest.model_copy(update={"files": {}, "created_by": "paml 9"})
@@ -165,7 +165,7 @@ def test_batches_come_in_random_order() -> None:
     assert widths != sorted(widths, reverse=True)
 
 
-def test_bias_is_tuned_on_validation_users(world: paml.PreparedData) -> None:
+def test_bias_is_tuned_on_validation_users(world: paml.Dataset) -> None:
     validation = SplitRows.of(world, "validation")
     chosen = validation.query_error(tuned_bias(world).predict(validation)).mean()
     for shrinkage in SHRINKAGES:

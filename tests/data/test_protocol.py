@@ -35,13 +35,13 @@ def test_blank_and_wrong_profiles_are_dropped() -> None:
         gender=["F", None, " ", "M", "M", "M", "F"],
         age=["10", "20", "20", "9", "x", "101", "100"],
         town=["new york"] * 7,
-        _stranger=[False] * 7,
+        _without_profile=[False] * 7,
     )
-    kept = protocol.right_profiles(users, [GENDER, AGE, TOWN])
+    kept = protocol.valid_profiles(users, [GENDER, AGE, TOWN])
     assert kept.users["user"].to_list() == ["u0", "u6"]
     assert kept.dropped == 5
-    garbled = people(gender=["F", "F"], age=["20", "20"], town=["l?n,d", "rome"], _stranger=[False, False])
-    assert protocol.right_profiles(garbled, [TOWN]).users["user"].to_list() == ["u1"]
+    garbled = people(gender=["F", "F"], age=["20", "20"], town=["l?n,d", "rome"], _without_profile=[False, False])
+    assert protocol.valid_profiles(garbled, [TOWN]).users["user"].to_list() == ["u1"]
 
 
 def test_too_few_interactions() -> None:

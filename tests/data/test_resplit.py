@@ -8,7 +8,7 @@ from paml.data.resplit import resplit
 from paml.errors import PamlError
 
 
-def by_id(data: paml.PreparedData) -> pl.DataFrame:
+def by_id(data: paml.Dataset) -> pl.DataFrame:
     """All interactions under the users' and items' own names, in an order that no split decides."""
     users, items, rows = (frame.collect() for frame in (data.users(), data.items(), data.interactions()))
     return rows.select(
@@ -18,7 +18,7 @@ def by_id(data: paml.PreparedData) -> pl.DataFrame:
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
 def test_the_same_data_split_otherwise(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    data: paml.PreparedData = request.getfixturevalue("world" if kind == "rating" else "click_world")
+    data: paml.Dataset = request.getfixturevalue("world" if kind == "rating" else "click_world")
     other = resplit(data, 5, tmp_path / "other")
     other.verify()
     assert by_id(other).equals(by_id(data))
@@ -31,7 +31,7 @@ def test_the_same_data_split_otherwise(kind: str, tmp_path: Path, request: pytes
     assert other.manifest.protocol.seed == 5
     assert other.fingerprint != data.fingerprint
     assert resplit(data, 5, tmp_path / "again").fingerprint == other.fingerprint
-    assert other.manifest.source.strangers == data.manifest.source.strangers == 0
+    assert other.manifest.source.users_without_profile == data.manifest.source.users_without_profile == 0
     with pytest.raises(PamlError, match="already exists"):
         resplit(data, 6, tmp_path / "again")
 
@@ -40,7 +40,7 @@ def test_strangers_are_counted_by_the_record(tables: Path, tmp_path: Path) -> No
     """Users whose profile happens to be blank are none, nor are users of a source without profiles."""
     users = tables / "users.csv"
     users.write_text(users.read_text().replace('4,M,21,"Town, 0"\n', "4,,,\n").replace('5,F,22,"Town, 1"\n', ""))
-    data = paml.prepare("tables", tables, tmp_path / "a", cold_share=1, drop_wrong_profiles=False)
+    data = paml.prepare("tables", tables, tmp_path / "a", cold_share=1, drop_invalid_profiles=False)
     other = resplit(data, 5, tmp_path / "b")
-    assert other.manifest.source.strangers == data.manifest.source.strangers == 1
-    assert resplit(other, 6, tmp_path / "c").manifest.source.strangers == 1
+    assert other.manifest.source.users_without_profile == data.manifest.source.users_without_profile == 1
+    assert resplit(other, 6, tmp_path / "c").manifest.source.users_without_profile == 1

@@ -30,12 +30,12 @@ STRONG = {
 }
 FACTORS = {
     "network": "factors",
-    "bags": "root",
+    "multi_pooling": "root",
     "hidden": (),
     "item_embedding": 3,
-    "start_profile": True,
-    "start_items": 2,
-    "evidence": 2.0,
+    "prior_from_profile": True,
+    "prior_from_items": 2,
+    "pseudo_count": 2.0,
 }
 HEADS = ("value", "classes", "click")
 
@@ -49,7 +49,7 @@ PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, 
 
 
 @pytest.fixture(scope="session")
-def context_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+def context_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     """The tables of the conftest with a context field."""
     folder = write_tables(tmp_path_factory.mktemp("context") / "tables")
     schema = folder / "schema.toml"
@@ -59,9 +59,7 @@ def context_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData
     return paml.prepare("tables", folder, folder.parent / "data", cold_share=1)
 
 
-def make(
-    data: paml.PreparedData, method: str, users: int = 4, **settings: object
-) -> tuple[Learner, TensorBatch, Recipe]:
+def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
     """A learner in double precision and one training batch; AT-PAML's memory holds some nodes."""
     recipe = load_recipe("paper", method, {**SMALL, **STRONG, **settings})
     learner = build_learner(method, DataShape.of(data), recipe, torch.Generator().manual_seed(1)).double()
@@ -111,8 +109,8 @@ def test_agrees_with_the_oracle(
     head: str,
     steps: int,
     form: str,
-    world: paml.PreparedData,
-    click_world: paml.PreparedData,
+    world: paml.Dataset,
+    click_world: paml.Dataset,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "_attention_is_cheaper", lambda *_: form == "attention")
@@ -134,7 +132,7 @@ def test_agrees_with_the_oracle(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, context_world: paml.PreparedData) -> None:
+def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, context_world: paml.Dataset) -> None:
     for first_order in (False, True):
         settings = {"item_embedding": 3, "item_bias": True, "inner_steps": 2, "first_order": first_order}
         learner, batch, recipe = make(context_world, method, **settings)
@@ -147,7 +145,7 @@ def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, co
 
 @pytest.mark.parametrize(("method", "head"), PAIRS)
 def test_agrees_with_item_factors_starts_and_evidence(
-    method: str, head: str, context_world: paml.PreparedData, click_world: paml.PreparedData
+    method: str, head: str, context_world: paml.Dataset, click_world: paml.Dataset
 ) -> None:
     for hidden in ((), (5,)):
         data = click_world if head == "click" else context_world
@@ -160,7 +158,7 @@ def test_agrees_with_item_factors_starts_and_evidence(
 
 @pytest.mark.parametrize(("method", "head"), PAIRS)
 def test_meta_gradients_agree_with_finite_differences(
-    method: str, head: str, world: paml.PreparedData, click_world: paml.PreparedData
+    method: str, head: str, world: paml.Dataset, click_world: paml.Dataset
 ) -> None:
     data = click_world if head == "click" else world
     learner, batch, recipe = make(data, method, head=head, inner_steps=2, gamma=0.1)
@@ -186,7 +184,7 @@ def losses(learner: Learner, batch: TensorBatch) -> Tensor:
     return learner.loss(learner.adapt(learner.embed(batch)), batch.query)
 
 
-def test_reg_paml_at_gamma_zero_is_paml(world: paml.PreparedData) -> None:
+def test_reg_paml_at_gamma_zero_is_paml(world: paml.Dataset) -> None:
     paml_learner, batch, recipe = make(world, "paml")
     reg_learner, _, _ = make(world, "reg_paml", gamma=0.0)
     left = find_method("paml").objective(recipe)(paml_learner, batch)
@@ -194,13 +192,13 @@ def test_reg_paml_at_gamma_zero_is_paml(world: paml.PreparedData) -> None:
     assert deviation(gradients(left, paml_learner), gradients(right, reg_learner)) == 0
 
 
-def test_meta_sgd_starts_as_melu(world: paml.PreparedData) -> None:
+def test_meta_sgd_starts_as_melu(world: paml.Dataset) -> None:
     melu, batch, _ = make(world, "melu", inner_steps=3)
     meta_sgd, _, _ = make(world, "meta_sgd", inner_steps=3)
     assert torch.allclose(losses(melu, batch), losses(meta_sgd, batch), rtol=1e-12)
 
 
-def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.PreparedData) -> None:
+def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.Dataset) -> None:
     """With a constant of size 1, and the penalty as a start that pulls back, ridge is where gradient descent ends."""
     ridge, batch, _ = make(world, "ridge", **{**FACTORS, "hidden": ()})
     adapted = ridge.adapt(ridge.embed(batch))
@@ -219,7 +217,7 @@ def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.PreparedData)
     assert torch.allclose(layer.rows_BDK.squeeze(-1) - theta.rows_DK.squeeze(-1), d[:, :-1], atol=1e-6)
 
 
-def test_the_prior_decides_how_far_a_user_moves(world: paml.PreparedData) -> None:
+def test_the_prior_decides_how_far_a_user_moves(world: paml.Dataset) -> None:
     none, batch, _ = make(world, "ridge", **FACTORS, inner_steps=0)
     tight, _, _ = make(world, "ridge", **FACTORS, rate_scale=1e-6)
     wide, _, _ = make(world, "ridge", **FACTORS, rate_scale=1e6)
@@ -228,14 +226,14 @@ def test_the_prior_decides_how_far_a_user_moves(world: paml.PreparedData) -> Non
     assert (support <= none.loss(none.adapt(none.embed(batch)), batch.support) + 1e-9).all()
 
 
-def test_zero_steps_and_zero_rate_return_theta(world: paml.PreparedData) -> None:
+def test_zero_steps_and_zero_rate_return_theta(world: paml.Dataset) -> None:
     none, batch, _ = make(world, "melu", inner_steps=0)
     zero, _, _ = make(world, "melu", inner_steps=3, inner_rate=0.0)
     assert torch.allclose(losses(none, batch), losses(zero, batch), rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_padding_order_and_company_of_users_do_not_matter(method: str, world: paml.PreparedData) -> None:
+def test_padding_order_and_company_of_users_do_not_matter(method: str, world: paml.Dataset) -> None:
     learner, _, _ = make(world, method, inner_steps=2)
     loader = Loader(world, dtype=torch.float64)
     tasks = Tasks.of(world, "test")
@@ -250,7 +248,7 @@ def test_padding_order_and_company_of_users_do_not_matter(method: str, world: pa
     assert together == pytest.approx(alone, rel=1e-10)
 
 
-def test_support_rows_in_padding_are_never_seen(world: paml.PreparedData) -> None:
+def test_support_rows_in_padding_are_never_seen(world: paml.Dataset) -> None:
     learner, batch, _ = make(world, "paml")
     changed = batch.support.y_BR + 100 * (1 - batch.support.mask_BR)
     other = TensorBatch(
@@ -259,13 +257,13 @@ def test_support_rows_in_padding_are_never_seen(world: paml.PreparedData) -> Non
     assert torch.equal(losses(learner, batch), losses(learner, other))
 
 
-def test_serving_builds_no_graph(world: paml.PreparedData) -> None:
+def test_serving_builds_no_graph(world: paml.Dataset) -> None:
     learner, batch, _ = make(world, "paml")
     with torch.inference_mode():
         assert not losses(learner, batch).requires_grad
 
 
-def test_at_paml_adds_similar_users_rates(world: paml.PreparedData) -> None:
+def test_at_paml_adds_similar_users_rates(world: paml.Dataset) -> None:
     learner, batch, _ = make(world, "at_paml")
     assert isinstance(learner.rates, MemoryRate)
     h_BH = learner.embed(batch).h_BH
@@ -275,7 +273,7 @@ def test_at_paml_adds_similar_users_rates(world: paml.PreparedData) -> None:
     assert (alpha_B - own_B <= learner.rates.memory.values_M.max()).all()
 
 
-def test_value_head_starts_at_the_training_mean(world: paml.PreparedData) -> None:
+def test_value_head_starts_at_the_training_mean(world: paml.Dataset) -> None:
     recipe = load_recipe("tuned", "melu", {"embedding_scale": 1e-6})
     learner = build_learner("melu", DataShape.of(world), recipe, torch.Generator().manual_seed(0))
     batch = Loader(world).load(next(Tasks.of(world, "test").stored(4)))
@@ -285,7 +283,7 @@ def test_value_head_starts_at_the_training_mean(world: paml.PreparedData) -> Non
     assert out.mean().item() == pytest.approx(float(mean), abs=1.5)
 
 
-def test_unknown_names_are_refused(world: paml.PreparedData) -> None:
+def test_unknown_names_are_refused(world: paml.Dataset) -> None:
     with pytest.raises(paml.SettingsError, match="unknown method 'mellu'; did you mean 'melu'"):
         find_method("mellu")
     with pytest.raises(paml.SettingsError, match="head 'click' does not fit a rating target"):

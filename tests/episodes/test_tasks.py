@@ -81,7 +81,7 @@ def test_padding_is_small_on_movielens_like_lengths(random_support: bool) -> Non
     assert padding(list(tasks.stored(32))) < 0.15
 
 
-def test_tasks_of_a_split_cover_its_slice(world: paml.PreparedData) -> None:
+def test_tasks_of_a_split_cover_its_slice(world: paml.Dataset) -> None:
     splits = {name: Tasks.of(world, name) for name in ("train", "validation", "test")}  # type: ignore[arg-type]
     assert sum(map(len, splits.values())) == world.manifest.users
     assert splits["train"].offsets[0] == 0

@@ -18,28 +18,28 @@ from paml.baselines.registry import Baseline
 from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.errors import PamlError, SettingsError, TrainingError
-from paml.evaluation.blinding import Withheld, require_untouched
+from paml.evaluation.blinding import BlindedDataset, require_untouched
 from paml.evaluation.scoring import evaluate_ensemble, predict_rows
 from paml.experiments.cells import Entry, cell_name
 from paml.experiments.compare import ABLATION, refresh
 
-QUICK = {"epochs": 1, "members": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
+QUICK = {"epochs": 1, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
 SIMPLE = ("training_mean", "bias")
 
 
-def quick_compare(data: paml.PreparedData, out: Path, **more: Any) -> dict[str, Any]:
+def quick_compare(data: paml.Dataset, out: Path, **more: Any) -> dict[str, Any]:
     arguments = {"methods": ("melu", "reg_paml"), "seeds": 2, "baselines": SIMPLE, "settings": QUICK, **more}
     return paml.compare(data, out=out, **arguments)
 
 
 @pytest.fixture(scope="module")
-def done(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compare") / "out"
     quick_compare(world, out, variants=["reg_paml gamma=0.5"], group_by="age")
     return out
 
 
-def test_rows_agree_with_evaluate(done: Path, world: paml.PreparedData) -> None:
+def test_rows_agree_with_evaluate(done: Path, world: paml.Dataset) -> None:
     rows = pl.read_parquet(done / "rows.parquet")
     assert set(rows["method"]) == {"training_mean", "bias", "melu", "reg_paml", "reg_paml gamma=0.5"}
     run = paml.load(done / "runs" / "reg_paml@0")
@@ -64,7 +64,7 @@ def test_every_seed_has_its_own_users_and_entries_share_them(done: Path) -> None
     assert users["user"].n_unique() == 2
 
 
-def test_scenarios(done: Path, world: paml.PreparedData) -> None:
+def test_scenarios(done: Path, world: paml.Dataset) -> None:
     scenarios = pl.read_parquet(done / "scenarios.parquet")
     rows = pl.read_parquet(done / "rows.parquet")
     shots = scenarios.filter(pl.col("scenario") == "shots")
@@ -84,7 +84,7 @@ def test_scenarios(done: Path, world: paml.PreparedData) -> None:
     assert both.sort("method", "seed", "user").equals(query.sort("method", "seed", "user"), null_equal=True)
 
 
-def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.PreparedData) -> None:
+def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.Dataset) -> None:
     ensemble = paml.load(done / "runs" / "melu@0").ensemble
     tasks, loader = Tasks.of(world, "test"), Loader(world)
     none, _ = predict_rows(ensemble, loader, tasks, shots=0)
@@ -107,7 +107,7 @@ def test_results_and_report_are_written(done: Path) -> None:
     assert results["table"]["mse"]["melu"]["all"]["mean"] == pytest.approx(mean)
 
 
-def test_a_second_call_reuses_everything(done: Path, world: paml.PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_reuses_everything(done: Path, world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (done / "results.json").read_text()
     monkeypatch.setattr(
         sys.modules["paml.experiments.compare"], "run_cell", lambda *_: pytest.fail("a finished cell was run again")
@@ -116,11 +116,11 @@ def test_a_second_call_reuses_everything(done: Path, world: paml.PreparedData, m
     assert (done / "results.json").read_text() == before
 
 
-def test_killed_and_continued_it_gives_the_same_results(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_killed_and_continued_it_gives_the_same_results(world: paml.Dataset, tmp_path: Path) -> None:
     quick_compare(world, tmp_path / "whole")
     program = (
         "import paml, sys, torch; torch.set_num_threads(1); data = paml.open_data(sys.argv[1]);"
-        f"paml.experiments.compare(data, ('melu', 'reg_paml'), 2, out=sys.argv[2], baselines={SIMPLE!r}, settings={QUICK!r})"
+        f"paml.compare(data, ('melu', 'reg_paml'), 2, out=sys.argv[2], baselines={SIMPLE!r}, settings={QUICK!r})"
     )
     command = [sys.executable, "-c", program, str(world.path), str(tmp_path / "killed")]
     process = subprocess.Popen(command)
@@ -138,7 +138,7 @@ def test_killed_and_continued_it_gives_the_same_results(world: paml.PreparedData
 
 
 def test_other_data_or_settings_are_refused(
-    done: Path, world: paml.PreparedData, click_world: paml.PreparedData, tmp_path: Path
+    done: Path, world: paml.Dataset, click_world: paml.Dataset, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match="was begun with another data set"):
         paml.compare(click_world, out=done, baselines=(), settings=QUICK)
@@ -175,7 +175,7 @@ def test_other_data_or_settings_are_refused(
         ({"seeds": 0}, "0 seeds; at least one"),
     ],
 )
-def test_wrong_requests(world: paml.PreparedData, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_requests(world: paml.Dataset, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         quick_compare(world, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
@@ -195,19 +195,19 @@ def test_the_papers_ablation_is_understood() -> None:
     assert cell_name("reg_paml a=<b>/..", 1) == "reg_paml a= b .. 1".replace(" 1", "@1")
 
 
-def test_fitting_and_prediction_see_no_target_that_they_must_not_know(world: paml.PreparedData) -> None:
+def test_fitting_and_prediction_see_no_target_that_they_must_not_know(world: paml.Dataset) -> None:
     first, end = (int(world.array("offsets")[user]) for user in world.manifest.splits["test"])
     whole = world.array("target")
-    erased = Withheld(world, "all").array("target")
+    erased = BlindedDataset(world, "all").array("target")
     assert np.isnan(erased[first:end]).all()
     assert np.array_equal(erased[:first], whole[:first])
-    query = Withheld(world, "query").array("target")
+    query = BlindedDataset(world, "query").array("target")
     assert np.array_equal(np.isnan(query[first:end]), Tasks.of(world, "test").query_mask())
     assert not np.isnan(world.array("target")).any()  # the file itself is not changed
 
 
-def test_whoever_peeks_is_found_out(world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def peek(data: paml.PreparedData, seed: int) -> Fitted:
+def test_whoever_peeks_is_found_out(world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peek(data: paml.Dataset, seed: int) -> Fitted:
         class Cheat:
             def predict(self, rows: SplitRows) -> np.ndarray:
                 return rows.target_N.astype(np.float64)
@@ -221,7 +221,7 @@ def test_whoever_peeks_is_found_out(world: paml.PreparedData, tmp_path: Path, mo
         require_untouched(np.array([1.0, np.nan]), "x")
 
 
-def test_training_that_reads_other_rows_is_stopped(world: paml.PreparedData) -> None:
+def test_training_that_reads_other_rows_is_stopped(world: paml.Dataset) -> None:
     end = int(Tasks.of(world, "train").offsets[-1])
     loader = Loader(world, end=end)
     loader.load(next(Tasks.of(world, "train").stored(4)))
@@ -229,7 +229,7 @@ def test_training_that_reads_other_rows_is_stopped(world: paml.PreparedData) -> 
         loader.load(next(Tasks.of(world, "validation").stored(4)))
 
 
-def test_clicks(click_world: paml.PreparedData, tmp_path: Path) -> None:
+def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:
     results = paml.compare(
         click_world, ("melu",), 1, out=tmp_path / "out", baselines=("constant_rate", "user_rate"), settings=QUICK
     )
@@ -250,7 +250,7 @@ def test_small_groups_and_single_rows_make_no_trouble(tmp_path: Path) -> None:
     assert refresh(tmp_path / "out")["missing"] == [{"method": "melu", "seed": 0}]
 
 
-def test_a_training_that_diverges_stops_no_other(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_a_training_that_diverges_stops_no_other(world: paml.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = quick_compare(world, out, methods=("melu",), seeds=1, variants=["melu outer_rate=1e30"])
     assert [cell["method"] for cell in results["missing"]] == ["melu outer_rate=1e30"]
@@ -260,7 +260,7 @@ def test_a_training_that_diverges_stops_no_other(world: paml.PreparedData, tmp_p
     assert "failed with seed 0" in (out / "report.html").read_text()
 
 
-def test_later_calls_add_to_a_comparison(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_later_calls_add_to_a_comparison(world: paml.Dataset, tmp_path: Path) -> None:
     quick_compare(world, tmp_path / "out", methods=("melu",), seeds=1, group_by="age")
     results = quick_compare(world, tmp_path / "out", methods=("paml",), seeds=2, baselines=("item_mean",))
     assert results["plan"]["methods"] == ["melu", "paml"]
@@ -273,7 +273,7 @@ def test_later_calls_add_to_a_comparison(world: paml.PreparedData, tmp_path: Pat
         settings={
             "epochs": "1",
             "hidden": "8",
-            **{name: str(QUICK[name]) for name in ("members", "embedding_size", "item_embedding")},
+            **{name: str(QUICK[name]) for name in ("ensemble_size", "embedding_size", "item_embedding")},
         },
     )
     assert again["plan"]["methods"] == ["melu", "paml", "reg_paml"]  # settings are the same however they were given
@@ -296,9 +296,7 @@ def test_a_folder_without_cells_keeps_its_rows(done: Path, tmp_path: Path) -> No
     assert (shared / "rows.parquet").exists()
 
 
-def test_packages_that_are_not_installed(
-    world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_that_are_not_installed(world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paml.baselines.registry.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match="'lenskit_mf' needs the package 'lenskit'; pip install"):
         quick_compare(world, tmp_path / "a", baselines=["bias", "lenskit_mf"])

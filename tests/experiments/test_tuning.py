@@ -24,15 +24,15 @@ from paml.methods.registry import METHODS
 from paml.settings import build
 from paml.training.recipe import Recipe
 
-QUICK = {"epochs": 2, "members": 1, "hidden": (8,), "embedding_size": 4, "patience": 0}
+QUICK = {"epochs": 2, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "patience": 0}
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+def small(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     return paml.prepare("synthetic", out=tmp_path_factory.mktemp("small") / "data", users=200, items=40)
 
 
-def search(data: paml.PreparedData, out: Path, **more: Any) -> dict[str, Any]:
+def search(data: paml.Dataset, out: Path, **more: Any) -> dict[str, Any]:
     return paml.tune(data, out=out, **{"budget": 3, "settings": QUICK, **more})
 
 
@@ -50,13 +50,13 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(small: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(small: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tune") / "out"
     search(small, out, budget=12)
     return out
 
 
-def test_the_first_trial_is_the_start_and_the_best_is_never_worse(done: Path, small: paml.PreparedData) -> None:
+def test_the_first_trial_is_the_start_and_the_best_is_never_worse(done: Path, small: paml.Dataset) -> None:
     found = search(small, done, budget=12)  # finished: nothing is tried again
     trials = log(done)
     assert [trial["number"] for trial in trials] == list(range(12))
@@ -69,7 +69,7 @@ def test_the_first_trial_is_the_start_and_the_best_is_never_worse(done: Path, sm
     assert set(trials[1]["settings"]) == set(SPACES["reg_paml"])
 
 
-def test_the_best_recipe_trains_to_the_same_value(done: Path, small: paml.PreparedData, tmp_path: Path) -> None:
+def test_the_best_recipe_trains_to_the_same_value(done: Path, small: paml.Dataset, tmp_path: Path) -> None:
     found = search(small, done, budget=12)
     run = paml.train(small, "reg_paml", found["best_recipe"], out=tmp_path / "run")
     assert run.settings.summary["best_validation"] == found["best"]["validation"]
@@ -80,7 +80,7 @@ def test_the_best_recipe_trains_to_the_same_value(done: Path, small: paml.Prepar
     assert kept.evaluate().equals(run.evaluate())
 
 
-def test_bad_trials_are_pruned(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_bad_trials_are_pruned(small: paml.Dataset, tmp_path: Path) -> None:
     space = write(tmp_path / "space.toml", "[outer_rate]\namong = [1e-9, 1e-8, 3e-3, 5e-3, 1e-2, 2e-2]\n")
     found = search(small, tmp_path / "out", budget=14, space=space, settings={**QUICK, "epochs": 4})
     trials = log(tmp_path / "out")
@@ -92,7 +92,7 @@ def test_bad_trials_are_pruned(small: paml.PreparedData, tmp_path: Path) -> None
     assert all(trial["validation"] > found["best"]["validation"] for trial in pruned)
 
 
-def test_a_planted_better_setting_is_found(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_a_planted_better_setting_is_found(small: paml.Dataset, tmp_path: Path) -> None:
     space = write(tmp_path / "space.toml", "[outer_rate]\nlow = 1e-9\nhigh = 1e-1\nlog = true\n")
     start = write(tmp_path / "start.toml", "outer_rate = 1e-9\nhidden = [8]\nembedding_size = 4\nepochs = 2\n")
     found = paml.tune(small, "melu", start, budget=8, space=space, out=tmp_path / "out")
@@ -101,7 +101,7 @@ def test_a_planted_better_setting_is_found(small: paml.PreparedData, tmp_path: P
     assert found["best"]["validation"] < 0.9 * found["start"]["validation"]
 
 
-def test_the_test_users_targets_cannot_be_read(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+def test_the_test_users_targets_cannot_be_read(small: paml.Dataset, done: Path, tmp_path: Path) -> None:
     copy = tmp_path / "data"
     shutil.copytree(small.path, copy)
     first, end = (int(small.array("offsets")[user]) for user in small.manifest.splits["test"])
@@ -111,15 +111,15 @@ def test_the_test_users_targets_cannot_be_read(small: paml.PreparedData, done: P
     rows = pl.read_parquet(copy / "interactions.parquet")
     rows.with_columns(pl.Series("target", targets)).write_parquet(copy / "interactions.parquet")
     assert not np.array_equal(small.array("target"), targets)
-    search(paml.PreparedData(copy, small.manifest), tmp_path / "out", budget=4)
+    search(paml.Dataset(copy, small.manifest), tmp_path / "out", budget=4)
     assert without_time(tmp_path / "out") == without_time(done)[:4]
 
 
-def test_killed_and_continued_it_tries_the_same(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+def test_killed_and_continued_it_tries_the_same(small: paml.Dataset, done: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     program = (
         "import paml, sys, torch; torch.set_num_threads(1);"
-        f"paml.experiments.tuning.search(sys.argv[1], out=sys.argv[2], budget=12, settings={QUICK!r})"
+        f"paml.tune(sys.argv[1], out=sys.argv[2], budget=12, settings={QUICK!r})"
     )
     command = [sys.executable, "-c", program, str(small.path), str(out)]
     process = subprocess.Popen(command)
@@ -136,14 +136,14 @@ def test_killed_and_continued_it_tries_the_same(small: paml.PreparedData, done: 
     assert len(list((out / "runs").iterdir())) == 1
 
 
-def test_a_longer_budget_goes_on_where_the_shorter_ended(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+def test_a_longer_budget_goes_on_where_the_shorter_ended(small: paml.Dataset, done: Path, tmp_path: Path) -> None:
     search(small, tmp_path / "out", budget=2)
     assert len(log(tmp_path / "out")) == 2
     search(small, tmp_path / "out", budget="4,1h")
     assert without_time(tmp_path / "out") == without_time(done)[:4]
 
 
-def test_the_time_ends_a_search_but_not_before_its_start(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_the_time_ends_a_search_but_not_before_its_start(small: paml.Dataset, tmp_path: Path) -> None:
     found = search(small, tmp_path / "out", budget="0.001s")
     assert found["trials"] == {"finished": 1, "pruned": 0, "diverged": 0}
     space = write(tmp_path / "space.toml", "[epochs]\namong = [1, 1000000]\n")
@@ -153,7 +153,7 @@ def test_the_time_ends_a_search_but_not_before_its_start(small: paml.PreparedDat
     assert {trial["settings"]["epochs"] for trial in log(tmp_path / "long")[1:]} <= {1}  # the other was cut off
 
 
-def test_seeds_differ(small: paml.PreparedData, done: Path, tmp_path: Path) -> None:
+def test_seeds_differ(small: paml.Dataset, done: Path, tmp_path: Path) -> None:
     search(small, tmp_path / "out", budget=2, seed=1)
     assert log(tmp_path / "out")[1]["settings"] != log(done)[1]["settings"]
 
@@ -168,16 +168,14 @@ def test_seeds_differ(small: paml.PreparedData, done: Path, tmp_path: Path) -> N
         ({"settings": {**QUICK, "gamma": 1e-3}}, "was begun with another search space"),
     ],
 )
-def test_another_search_is_refused(
-    done: Path, small: paml.PreparedData, arguments: dict[str, Any], message: str
-) -> None:
+def test_another_search_is_refused(done: Path, small: paml.Dataset, arguments: dict[str, Any], message: str) -> None:
     before = (done / "trials.jsonl").read_bytes()
     with pytest.raises(SettingsError, match=message):
         search(small, done, **arguments)
     assert (done / "trials.jsonl").read_bytes() == before
 
 
-def test_other_data_and_foreign_folders_are_refused(done: Path, world: paml.PreparedData, tmp_path: Path) -> None:
+def test_other_data_and_foreign_folders_are_refused(done: Path, world: paml.Dataset, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="was begun with another data set"):
         search(world, done)
     write(tmp_path / "file", "")
@@ -188,7 +186,7 @@ def test_other_data_and_foreign_folders_are_refused(done: Path, world: paml.Prep
         search(world, tmp_path)
 
 
-def test_a_damaged_log_is_refused(done: Path, small: paml.PreparedData, tmp_path: Path) -> None:
+def test_a_damaged_log_is_refused(done: Path, small: paml.Dataset, tmp_path: Path) -> None:
     shutil.copytree(done, tmp_path / "out")
     lines = (tmp_path / "out" / "trials.jsonl").read_text().splitlines(keepends=True)
     write(tmp_path / "out" / "trials.jsonl", "".join(lines[1:]))
@@ -199,7 +197,7 @@ def test_a_damaged_log_is_refused(done: Path, small: paml.PreparedData, tmp_path
         search(small, tmp_path / "out")
 
 
-def test_trials_that_diverge_are_no_crash(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_trials_that_diverge_are_no_crash(small: paml.Dataset, tmp_path: Path) -> None:
     space = write(tmp_path / "space.toml", "[outer_rate]\namong = [1e-3, 1e30]\n")
     found = search(small, tmp_path / "out", budget=6, space=space)
     diverged = [trial for trial in log(tmp_path / "out") if trial["state"] == "diverged"]
@@ -222,7 +220,7 @@ def test_no_validation_users(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_no_epochs(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_no_epochs(small: paml.Dataset, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="a trial of 0 epochs cannot be judged"):
         search(small, tmp_path / "out", settings={**QUICK, "epochs": 0})
 
@@ -259,7 +257,7 @@ def test_every_method_has_a_space_of_settings_that_recipes_accept() -> None:
     assert "inner_rate" not in SPACES["reg_paml"]
 
 
-def test_settings_that_are_held_are_not_searched(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_settings_that_are_held_are_not_searched(small: paml.Dataset, tmp_path: Path) -> None:
     assert "gamma" not in space_for("reg_paml", ["gamma"])
     with pytest.raises(SettingsError, match="nothing to search"):
         space_for("reg_paml", SPACES["reg_paml"])
@@ -304,7 +302,7 @@ def test_a_space_of_ones_own(tmp_path: Path) -> None:
         ("", "nothing to search"),
     ],
 )
-def test_wrong_spaces(small: paml.PreparedData, tmp_path: Path, text: str, message: str) -> None:
+def test_wrong_spaces(small: paml.Dataset, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         search(small, tmp_path / "out", space=write(tmp_path / "space.toml", text))
     assert not (tmp_path / "out").exists()
@@ -326,7 +324,7 @@ def test_the_sampler_learns_from_the_trials() -> None:
     assert propose(trials, space, 3, 20).params == propose(trials, space, 3, 20).params
 
 
-def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.PreparedData, tmp_path: Path) -> None:
+def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.Dataset, tmp_path: Path) -> None:
     seen: list[tuple[int, float | None]] = []
 
     def stop(epoch: int, value: float | None) -> None:
@@ -344,24 +342,24 @@ def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.PreparedData, 
     assert seen == [(line["epoch"], line["validation_mse"]) for line in lines]
 
 
-def test_two_searches_in_one_folder(small: paml.PreparedData, done: Path) -> None:
+def test_two_searches_in_one_folder(small: paml.Dataset, done: Path) -> None:
     with FileLock(done / ".lock"), pytest.raises(SettingsError, match="another search is under way in it"):
         search(small, done)
 
 
-def test_optuna_is_an_extra(small: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optuna_is_an_extra(small: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SettingsError, match=r"Optuna is not installed; pip install 'paml\[tune\]'"):
         search(small, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_clicks(click_world: paml.PreparedData, tmp_path: Path) -> None:
+def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:
     found = search(click_world, tmp_path / "out", method="melu", budget=2)
     assert found["metric"] == "nel"
 
 
-def test_the_command(small: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(small: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "from paml.cli import main; main()"
     arguments = ["tune", str(small.path), "--method", "melu", "--budget", "2", "epochs=1", "hidden=8"]
     command = [sys.executable, "-W", "error", "-c", program, *arguments, "--threads", "1"]

@@ -18,7 +18,7 @@ from paml.episodes.tasks import Tasks
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import query_loss, regularised_query_loss
 from paml.methods.registry import build_ensemble, build_learner, fit_to_data
-from paml.network.affinity import TiedTable, Ties
+from paml.network.affinity import Affinity, AffinityTable
 from paml.network.build import DataShape
 from paml.network.embeddings import FieldEmbedder
 from paml.network.items import ItemFactors
@@ -26,22 +26,22 @@ from paml.training.ema import SOON, Average
 from paml.training.recipe import load_recipe
 
 
-def ensemble_of(data: paml.PreparedData, method: str = "ridge", **settings: object) -> Ensemble:
+def ensemble_of(data: paml.Dataset, method: str = "ridge", **settings: object) -> Ensemble:
     recipe = load_recipe("tuned", method, settings)
     ensemble = build_ensemble(method, DataShape.of(data), recipe, torch.Generator().manual_seed(0))
     fit_to_data(ensemble.members, data)
     return ensemble
 
 
-def test_batch(data: paml.PreparedData) -> TensorBatch:
+def test_batch(data: paml.Dataset) -> TensorBatch:
     return Loader(data).load(next(Tasks.of(data, "test").stored(16)))
 
 
 test_batch.__test__ = False  # type: ignore[attr-defined]
 
 
-def test_an_ensemble_predicts_the_mean_of_its_members(world: paml.PreparedData) -> None:
-    ensemble, batch = ensemble_of(world, members=3), test_batch(world)
+def test_an_ensemble_predicts_the_mean_of_its_members(world: paml.Dataset) -> None:
+    ensemble, batch = ensemble_of(world, ensemble_size=3), test_batch(world)
     alone = [Ensemble([member]).predict(batch) for member in ensemble.members]
     prediction, rate = ensemble.predict(batch)
     assert torch.allclose(prediction, torch.stack([found[0] for found in alone]).mean(dim=0))
@@ -79,10 +79,10 @@ def test_no_average_leaves_the_weights_alone() -> None:
     assert average.state() == {}
 
 
-@pytest.mark.parametrize(("bags", "power"), [("mean", 1.0), ("root", 0.5)])
-def test_bags_are_divided_by_their_length_or_its_root(bags: str, power: float) -> None:
+@pytest.mark.parametrize(("pooling", "power"), [("mean", 1.0), ("root", 0.5)])
+def test_lists_are_divided_by_their_length_or_its_root(pooling: str, power: float) -> None:
     field = Field(name="genre", kind=Kind.MULTI)
-    embedder = FieldEmbedder([field], {"genre": 6}, 3, 1.0, torch.Generator().manual_seed(0), bags=bags)  # type: ignore[arg-type]
+    embedder = FieldEmbedder([field], {"genre": 6}, 3, 1.0, torch.Generator().manual_seed(0), multi_pooling=pooling)  # type: ignore[arg-type]
     lists = [[1, 2, 3, 4], [], [5]]
     codes = torch.tensor([code for some in lists for code in some])
     starts = torch.tensor([0, 4, 4])
@@ -93,7 +93,7 @@ def test_bags_are_divided_by_their_length_or_its_root(bags: str, power: float) -
         assert torch.allclose(row, expected, atol=1e-6)
 
 
-def test_an_item_unknown_in_training_is_what_its_fields_say(world: paml.PreparedData) -> None:
+def test_an_item_unknown_in_training_is_what_its_fields_say(world: paml.Dataset) -> None:
     network = ensemble_of(world, field_scale=0.1).members[0].network
     batch = test_batch(world)
     network.items.known.codes_I[batch.item_N[0]] = 0
@@ -103,12 +103,12 @@ def test_an_item_unknown_in_training_is_what_its_fields_say(world: paml.Prepared
     assert not torch.equal(vectors[1], content[1])
 
 
-def test_the_choice_of_items_matters_before_any_rating_is_read(world: paml.PreparedData) -> None:
-    """Without inner steps ratings cannot matter; which items were rated can, and only with `start_items`."""
+def test_the_choice_of_items_matters_before_any_rating_is_read(world: paml.Dataset) -> None:
+    """Without inner steps ratings cannot matter; which items were rated can, and only with `prior_from_items`."""
     loader, tasks = Loader(world), Tasks.of(world, "test")
     batches = [loader.load(next(tasks.stored(16, shots))) for shots in (0, 3)]
     for size, matters in ((4, True), (0, False)):
-        ensemble = ensemble_of(world, "melu", inner_steps=0, start_items=size, members=1)
+        ensemble = ensemble_of(world, "melu", inner_steps=0, prior_from_items=size, ensemble_size=1)
         without, given = (ensemble.predict(batch)[0] for batch in batches)
         assert torch.allclose(without, given, atol=1e-6) is not matters
 
@@ -118,18 +118,24 @@ def test_ties_are_as_strong_as_the_values_that_two_items_share() -> None:
     fields = [Field(name="author", kind=Kind.CATEGORICAL), Field(name="year", kind=Kind.CATEGORICAL)]
     size = 1 << 14
     values = FieldEmbedder(fields, {"author": 9, "year": 9}, size, size**-0.5, torch.Generator().manual_seed(0))
-    ties = Ties(values, 1.0)
-    ties.strength.data = torch.tensor([2.0, 1.0])
+    affinity = Affinity(values, 1.0)
+    affinity.strength.data = torch.tensor([2.0, 1.0])
     author, year = torch.tensor([1, 1, 2, 0, 0]), torch.tensor([3, 3, 3, 4, 5])
-    z_NW = ties(Features(5, {}, {}, {}, keys=Features(5, {"author": author, "year": year}, {}, {})))
+    z_NW = affinity(Features(5, {}, {}, {}, keys=Features(5, {"author": author, "year": year}, {}, {})))
     same_NN = 4.0 * (author == author.unsqueeze(1)) * (author > 0) + 1.0 * (year == year.unsqueeze(1))
     assert torch.allclose(z_NW @ z_NW.T, same_NN, atol=0.15)
 
 
 @pytest.mark.parametrize("method", ["melu", "paml", "ridge"])
-def test_a_rating_tells_about_items_that_are_tied(method: str, world: paml.PreparedData, tmp_path: Path) -> None:
+def test_a_rating_tells_about_items_that_are_tied(method: str, world: paml.Dataset, tmp_path: Path) -> None:
     """Item vectors say nothing yet, so that praise of a film raises those of its director more than all others."""
-    settings = {"ties": "director", "tie_size": 256, "embedding_scale": 1e-6, "start_items": 0, "members": 6}
+    settings = {
+        "affinity_fields": "director",
+        "affinity_dim": 256,
+        "embedding_scale": 1e-6,
+        "prior_from_items": 0,
+        "ensemble_size": 6,
+    }
     run = paml.train(world, method, out=tmp_path / "run", settings={**settings, "epochs": 0})
     items = world.items().select("item", "director").collect()
     tied_I = (items["director"] == items["director"][0]).to_numpy()
@@ -144,7 +150,13 @@ def test_ties_need_no_value_that_training_users_met(tmp_path: Path) -> None:
     items = few.items().select("item", "director").collect()
     director = items.filter(pl.Series(unmet_I))["director"].drop_nulls().mode()[0]
     tied_I = (items["director"] == director).to_numpy()
-    settings = {"ties": "director", "tie_size": 256, "embedding_scale": 1e-6, "start_items": 0, "members": 6}
+    settings = {
+        "affinity_fields": "director",
+        "affinity_dim": 256,
+        "embedding_scale": 1e-6,
+        "prior_from_items": 0,
+        "ensemble_size": 6,
+    }
     run = paml.train(few, "melu", out=tmp_path / "run", settings={**settings, "epochs": 0})
     first = items["item"][int(tied_I.argmax())]
     raised_I = run.adapt({}, {first: 4}).scores() - run.adapt({}, {first: 3}).scores()
@@ -152,21 +164,29 @@ def test_ties_need_no_value_that_training_users_met(tmp_path: Path) -> None:
     assert raised_I[tied_I].min() > np.median(raised_I[~tied_I]) + 10 * raised_I[~tied_I].std()
 
 
-def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.PreparedData, tmp_path: Path) -> None:
-    run = paml.train(world, "ridge", out=tmp_path / "run", members=2, epochs=1, ties="director,genre", tie_strength=0.5)
-    start = ensemble_of(world, members=2, ties="director,genre", tie_strength=0.5)
+def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.Dataset, tmp_path: Path) -> None:
+    run = paml.train(
+        world,
+        "ridge",
+        out=tmp_path / "run",
+        ensemble_size=2,
+        epochs=1,
+        affinity_fields="director,genre",
+        affinity_scale=0.5,
+    )
+    start = ensemble_of(world, ensemble_size=2, affinity_fields="director,genre", affinity_scale=0.5)
     for trained, fresh in zip(run.ensemble.members, start.members, strict=True):
-        before, after = fresh.network.items.ties, trained.network.items.ties
-        assert isinstance(before, Ties)
-        assert isinstance(after, Ties)
+        before, after = fresh.network.items.affinity, trained.network.items.affinity
+        assert isinstance(before, Affinity)
+        assert isinstance(after, Affinity)
         for name, values in before.values.tables.items():
             assert torch.equal(after.values.tables[name], values)
         assert not torch.allclose(after.strength, before.strength)
 
 
 @pytest.mark.parametrize("gamma", [None, 0.1])
-def test_the_outer_loss_overlooks_a_share_of_the_users_level(gamma: float | None, world: paml.PreparedData) -> None:
-    learner, batch = ensemble_of(world, "paml", members=1).members[0], test_batch(world)
+def test_the_outer_loss_overlooks_a_share_of_the_users_level(gamma: float | None, world: paml.Dataset) -> None:
+    learner, batch = ensemble_of(world, "paml", ensemble_size=1).members[0], test_batch(world)
     query = batch.query
     with torch.no_grad():
         out_BR = learner.outputs(learner.adapt(learner.embed(batch)), query).squeeze(-1)
@@ -183,36 +203,39 @@ def test_the_outer_loss_overlooks_a_share_of_the_users_level(gamma: float | None
         assert float(whole) == pytest.approx(float(torch.stack([(e**2).mean() for e in errors]).mean()), rel=1e-5)
 
 
-def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.PreparedData) -> None:
+def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.Dataset) -> None:
     head = build_learner(
         "ridge", DataShape.of(world), load_recipe("tuned", "ridge", {}), torch.Generator().manual_seed(0)
     ).head
     low, high = world.schema.target.low, world.schema.target.high
     raw = torch.linspace(low - 0.2, high + 0.2, 200)
-    pressed = head.predict(raw.view(1, -1, 1)).squeeze(0)
-    assert (torch.diff(pressed) > 0).all()
-    assert pressed.min() >= low
-    assert pressed.max() <= high
+    squashed = head.predict(raw.view(1, -1, 1)).squeeze(0)
+    assert (torch.diff(squashed) > 0).all()
+    assert squashed.min() >= low
+    assert squashed.max() <= high
     inside = (raw > low + 0.1) & (raw < high - 0.1)
-    assert torch.equal(pressed[inside], raw[inside])
+    assert torch.equal(squashed[inside], raw[inside])
 
 
-def test_wrong_networks_are_refused(world: paml.PreparedData) -> None:
+def test_wrong_networks_are_refused(world: paml.Dataset) -> None:
     with pytest.raises(paml.SettingsError, match="needs the size of item vectors; set item_embedding"):
         ensemble_of(world, item_embedding=0)
     with pytest.raises(paml.SettingsError, match="a start, and ties, need item vectors; set network=factors"):
         ensemble_of(world, network="fields")
     with pytest.raises(paml.SettingsError, match="head 'classes' has no closed form; use head=value"):
         ensemble_of(world, head="classes")
-    with pytest.raises(paml.SettingsError, match="overlook needs a squared error; use head=value, or set overlook=0"):
-        ensemble_of(world, "melu", head="classes", overlook=0.5)
+    with pytest.raises(
+        paml.SettingsError,
+        match="user_bias_discount needs a squared error; use head=value, or set",
+    ):
+        ensemble_of(world, "melu", head="classes", user_bias_discount=0.5)
     for name in ("drector", "year", "gender"):  # misspelt, a number, a user's
-        with pytest.raises(paml.SettingsError, match=f"ties: '{name}' is no item field with values"):
-            ensemble_of(world, ties=name)
+        with pytest.raises(paml.SettingsError, match=f"affinity_fields: '{name}' is no item field with values"):
+            ensemble_of(world, affinity_fields=name)
 
 
 def test_members_have_episodes_of_their_own(
-    world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same start for all, only the episodes can make members differ."""
 
@@ -223,30 +246,32 @@ def test_members_have_episodes_of_their_own(
         return ensemble
 
     monkeypatch.setattr(sys.modules["paml.training.loop"], "build_ensemble", all_alike)
-    run = paml.train(world, "ridge", out=tmp_path / "run", settings={"members": 2, "epochs": 1})
+    run = paml.train(world, "ridge", out=tmp_path / "run", settings={"ensemble_size": 2, "epochs": 1})
     first, second = (torch.cat([p.flatten() for p in member.parameters()]) for member in run.ensemble.members)
     assert not torch.allclose(first, second)
 
 
-@pytest.mark.parametrize("bags", ["mean", "root"])
-def test_ties_that_are_not_written_out_say_the_same(bags: str, world: paml.PreparedData) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "root"])
+def test_ties_that_are_not_written_out_say_the_same(pooling: str, world: paml.Dataset) -> None:
     """The vectors of all items, some of them, and products with weights, as if ties were written out."""
-    ensemble = ensemble_of(world, members=1, ties="director,genre", tie_size=8, bags=bags)
+    ensemble = ensemble_of(
+        world, ensemble_size=1, affinity_fields="director,genre", affinity_dim=8, multi_pooling=pooling
+    )
     network = ensemble.members[0].network
     assert isinstance(network.items, ItemFactors)
     index_I = np.arange(world.manifest.items)
-    keys = item_keys(world, ensemble.ties)
+    keys = item_keys(world, ensemble.affinity_fields)
     assert keys is not None
     features = replace(FeatureTable.of(world, "item").rows(index_I), keys=keys.rows(index_I))
     vectors_ID = network.items(features, torch.from_numpy(index_I)).vectors_ND
     _, table = network.items.catalogue(features, torch.from_numpy(index_I))
-    assert isinstance(table, TiedTable)
+    assert isinstance(table, AffinityTable)
     assert table.width == vectors_ID.shape[1]
     rows_R = torch.tensor([7, 3, 3, 0, len(index_I) - 1])
     torch.testing.assert_close(table.rows(rows_R), vectors_ID[rows_R])
     weights_ED, add_E1 = torch.randn(3, table.width), torch.randn(3, 1)
     torch.testing.assert_close(table.products(weights_ED.mT), vectors_ID @ weights_ED.mT)
     for items in (slice(None), slice(5, 20), slice(70, 200), slice(4, 4)):
-        torch.testing.assert_close(table.stretch(items), vectors_ID[items])
-        found_ER = table.stretch_times(weights_ED, add_E1, items)
+        torch.testing.assert_close(table.chunk(items), vectors_ID[items])
+        found_ER = table.chunk_times(weights_ED, add_E1, items)
         torch.testing.assert_close(found_ER, weights_ED @ vectors_ID[items].mT + add_E1)

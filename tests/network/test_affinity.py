@@ -1,4 +1,4 @@
-"""Ties of a whole catalogue, written out or looked up by value: the same answers, whatever items are like."""
+"""Affinity of a whole catalogue, written out or looked up by value: the same answers, whatever items are like."""
 
 from pathlib import Path
 
@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 import paml
-from paml.network.affinity import TiedTable, Ties
+from paml.network.affinity import Affinity, AffinityTable
 from paml.recommend.stacked import Stack
 from smalltables import SCHEMA_TOML, write_tables
 
 CONTEXT = 'time = "when"\n[interactions.context]\ndevice = "categorical"\n'
 FIELDS = 'code = { kind = "categorical", prefix = 2 }\nblank = { kind = "multi", column = "nothing" }\n'
-NETWORK = {"network": "factors", "item_embedding": 3, "start_items": 2, "start_profile": True}
+NETWORK = {"network": "factors", "item_embedding": 3, "prior_from_items": 2, "prior_from_profile": True}
 
 
 @pytest.fixture(scope="module")
-def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     """Items without genres, without a code, and with a field that is blank throughout; interactions with a context."""
     folder = write_tables(tmp_path_factory.mktemp("gaps") / "tables", users=60, items=30)
     films = (folder / "movies.csv").read_text().splitlines()
@@ -34,17 +34,19 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
 
 
 @pytest.mark.parametrize("hidden", ["", "5"])
-@pytest.mark.parametrize(("method", "ties"), [("melu", "code,genres"), ("ridge", "genres"), ("meta_sgd", "blank,code")])
+@pytest.mark.parametrize(
+    ("method", "affinity_fields"), [("melu", "code,genres"), ("ridge", "genres"), ("meta_sgd", "blank,code")]
+)
 def test_looked_up_or_written_out(
-    method: str, ties: str, hidden: str, gaps: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, affinity_fields: str, hidden: str, gaps: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {**NETWORK, "ties": ties, "hidden": hidden, "members": 4, "epochs": 1}
+    settings = {**NETWORK, "affinity_fields": affinity_fields, "hidden": hidden, "ensemble_size": 4, "epochs": 1}
     written = paml.train(gaps, method, out=tmp_path / "run", settings=settings).predictor
-    monkeypatch.setattr(Ties, "looked_up", lambda ties, items: True)
-    monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 40)  # many stretches
-    monkeypatch.setattr(TiedTable, "shortest", 4)
+    monkeypatch.setattr(Affinity, "looked_up", lambda affinity, items: True)
+    monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 40)  # many chunks
+    monkeypatch.setattr(AffinityTable, "shortest", 4)
     looked_up = paml.load(tmp_path / "run").predictor
-    assert isinstance(looked_up.members[0].table, TiedTable)
+    assert isinstance(looked_up.members[0].table, AffinityTable)
     assert not Stack.suits(looked_up.members)
     items = ["0", "4", "8", "5"]
     for ratings in ({}, {"0": 4, "4": 1}, {"3": 2}):
@@ -56,12 +58,14 @@ def test_looked_up_or_written_out(
                 effect = {reason.item: reason.effect for reason in those}
                 np.testing.assert_allclose([effect[r.item] for r in these], [r.effect for r in these], atol=1e-5)
         assert other.next_question() is not None
-    newcomers = [paml.Newcomer({}, (paml.Rating("0", 4), paml.Rating("9", 2))), paml.Newcomer({}), paml.Newcomer({})]
-    together = (predictor.adapt_many(newcomers, score=True) for predictor in (written, looked_up))
+    new_users = [paml.NewUser({}, (paml.Rating("0", 4), paml.Rating("9", 2))), paml.NewUser({}), paml.NewUser({})]
+    together = (predictor.adapt_many(new_users, score=True) for predictor in (written, looked_up))
     for one, other in zip(*together, strict=True):
         np.testing.assert_allclose(other.scores(), one.scores(), atol=1e-5)
 
 
-def test_a_field_is_named_once(gaps: paml.PreparedData, tmp_path: Path) -> None:
-    with pytest.raises(paml.SettingsError, match="ties: code, code names a field twice; name each field once"):
-        paml.train(gaps, "ridge", out=tmp_path / "run", settings={**NETWORK, "ties": "code,code"})
+def test_a_field_is_named_once(gaps: paml.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(
+        paml.SettingsError, match="affinity_fields: code, code names a field twice; name each field once"
+    ):
+        paml.train(gaps, "ridge", out=tmp_path / "run", settings={**NETWORK, "affinity_fields": "code,code"})

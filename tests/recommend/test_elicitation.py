@@ -7,28 +7,28 @@ import pytest
 import torch
 
 import paml
-from paml.engine.solvers import LEAST_VARIANCE
+from paml.engine.solvers import MIN_VARIANCE
 from paml.episodes.batches import RowBlock
 from paml.methods.learner import Adapted, Learner
 from paml.methods.rates import FixedRate
 from paml.methods.registry import METHODS
 from paml.recommend.elicitation import gains
-from paml.recommend.familiarity import LEAST_CHANCE, Acquaintance, find_acquaintance
-from paml.recommend.requests import Newcomer, Rating
+from paml.recommend.familiarity import MIN_CHANCE, Familiarity, fit_familiarity
+from paml.recommend.requests import NewUser, Rating
 
 ANSWERS = (Rating("3", 5), Rating("20", 2), Rating("41", 4))
 Pairs = list[tuple[Learner, Adapted]]
 
 
 @pytest.fixture(scope="module")
-def run(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
-    return paml.train(world, "ridge", out=tmp_path_factory.mktemp("questions") / "run", epochs=2, members=2)
+def run(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
+    return paml.train(world, "ridge", out=tmp_path_factory.mktemp("questions") / "run", epochs=2, ensemble_size=2)
 
 
 def adapted_to(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = None) -> tuple[Pairs, RowBlock]:
     """Members adapted to one user, all with one rate if it is given, and all items."""
     predictor = run.predictor
-    batch = predictor.batch([Newcomer({}, ratings)])
+    batch = predictor.batch([NewUser({}, ratings)])
     pairs = []
     for member in predictor.members:
         learner = member.learner
@@ -47,10 +47,10 @@ def gains_of(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = No
 @pytest.mark.parametrize("target", ["rating", "click"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_asks_and_never_expects_a_loss(
-    method: str, target: str, world: paml.PreparedData, click_world: paml.PreparedData, tmp_path: Path
+    method: str, target: str, world: paml.Dataset, click_world: paml.Dataset, tmp_path: Path
 ) -> None:
     data = world if target == "rating" else click_world
-    run = paml.train(data, method, out=tmp_path / "run", epochs=1, members=1)
+    run = paml.train(data, method, out=tmp_path / "run", epochs=1, ensemble_size=1)
     ratings = tuple(Rating(rating.item, float(rating.value > 3)) for rating in ANSWERS)
     ratings = ANSWERS if target == "rating" else ratings
     gain_I = gains_of(run, ratings)
@@ -64,16 +64,16 @@ def test_every_method_asks_and_never_expects_a_loss(
     assert 0 < question.chance <= 1
 
 
-def test_softmax_heads_ask_as_well(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_softmax_heads_ask_as_well(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "reg_paml", recipe="paper", out=tmp_path / "run", epochs=1, head="classes")
     assert gains_of(run, ANSWERS).max() > 0
     assert run.adapt(ratings=ANSWERS).next_question() is not None
 
 
-def test_without_a_prior_variance_an_answer_tells_nothing(world: paml.PreparedData, tmp_path: Path) -> None:
-    run = paml.train(world, "ridge", out=tmp_path / "run", epochs=1, members=1, start_items=0)
+def test_without_a_prior_variance_an_answer_tells_nothing(world: paml.Dataset, tmp_path: Path) -> None:
+    run = paml.train(world, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1, prior_from_items=0)
     assert gains_of(run, ANSWERS, rate=0.5).max() > 1e-3
-    assert gains_of(run, ANSWERS, rate=0.0).max() < LEAST_VARIANCE
+    assert gains_of(run, ANSWERS, rate=0.0).max() < MIN_VARIANCE
 
 
 def test_the_same_question_twice_gains_less(run: paml.Run) -> None:
@@ -83,11 +83,9 @@ def test_the_same_question_twice_gains_less(run: paml.Run) -> None:
     assert again_I[item] < 0.9 * first_I[item]
 
 
-def test_the_gain_is_the_variance_of_predictions_refitted_with_the_answer(
-    world: paml.PreparedData, tmp_path: Path
-) -> None:
+def test_the_gain_is_the_variance_of_predictions_refitted_with_the_answer(world: paml.Dataset, tmp_path: Path) -> None:
     """Answers are drawn from the model's own predictive distribution; adaptation is linear in the answer."""
-    run = paml.train(world, "ridge", out=tmp_path / "run", epochs=2, members=1, on_scale=False)
+    run = paml.train(world, "ridge", out=tmp_path / "run", epochs=2, ensemble_size=1, on_scale=False)
     pairs, block = adapted_to(run, ANSWERS)
     gain_I = gains(pairs, block, torch.ones(block.index_BR.shape))[0].numpy()
     ids, seen = run.predictor.catalogue.ids, {rating.item for rating in ANSWERS}
@@ -109,9 +107,9 @@ def test_the_gain_is_the_variance_of_predictions_refitted_with_the_answer(
 
 
 def test_gains_are_those_of_each_user_alone(run: paml.Run) -> None:
-    newcomers = [Newcomer({}, ANSWERS), Newcomer({}, ANSWERS[:1])]
+    new_users = [NewUser({}, ANSWERS), NewUser({}, ANSWERS[:1])]
     predictor = run.predictor
-    batch = predictor.batch(newcomers)
+    batch = predictor.batch(new_users)
     pairs = [(member.learner, member.adapt(batch)) for member in predictor.members]
     block = predictor.block(torch.arange(len(predictor.catalogue)), None, users=2)
     both_BI = gains(pairs, block, torch.ones(block.index_BR.shape)).numpy()
@@ -136,7 +134,7 @@ def test_nothing_is_asked_twice_and_the_questions_end(run: paml.Run) -> None:
 def test_who_knows_items_is_learned_from_who_knows_others() -> None:
     """Two circles of items: whoever knows one of a circle knows the others."""
     vectors_IR = torch.tensor([[0.4], [0.4], [-0.4], [-0.4]])
-    known = Acquaintance(torch.full((4,), 0.5), vectors_IR)
+    known = Familiarity(torch.full((4,), 0.5), vectors_IR)
     index_BA, mask_BA = torch.tensor([[0], [0], [0]]), torch.tensor([[1.0], [1.0], [0.0]])
     chance_BI = known.chances(index_BA, torch.tensor([[1.0], [0.0], [0.0]]), mask_BA)
     assert chance_BI[0, 1] > 0.6 > 0.4 > chance_BI[0, 2]
@@ -144,8 +142,8 @@ def test_who_knows_items_is_learned_from_who_knows_others() -> None:
     assert torch.equal(chance_BI[2], known.share_I)
 
 
-def test_shares_and_directions_come_from_training_users(world: paml.PreparedData) -> None:
-    known = find_acquaintance(world, np.random.default_rng(0))
+def test_shares_and_directions_come_from_training_users(world: paml.Dataset) -> None:
+    known = fit_familiarity(world, np.random.default_rng(0))
     end = world.manifest.splits["train"][1]
     offsets = world.array("offsets")
     x_UI = np.zeros((end, world.manifest.items))
@@ -159,4 +157,4 @@ def test_shares_and_directions_come_from_training_users(world: paml.PreparedData
     error = np.linalg.norm(covariance_II - known.vectors_IR.numpy() @ known.vectors_IR.numpy().T)
     assert error < 1.1 * np.linalg.norm(size_K[16:] ** 2 / end)
     assert (known.noise_I > 0).all()
-    assert known.chances(torch.tensor([[0]]), torch.ones(1, 1), torch.ones(1, 1)).min() >= LEAST_CHANCE
+    assert known.chances(torch.tensor([[0]]), torch.ones(1, 1), torch.ones(1, 1)).min() >= MIN_CHANCE

@@ -22,29 +22,29 @@ from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
 from paml.evaluation.scoring import predict_rows
 from paml.methods.registry import METHODS
-from paml.recommend.rate_profile import Population
-from paml.recommend.requests import Newcomer, Rating
+from paml.recommend.rate_profile import ReferenceUsers
+from paml.recommend.requests import NewUser, Rating
 
 RunOf = Callable[[str, str], paml.Run]
 
 
-def newcomers_of(data: paml.PreparedData, count: int) -> tuple[list[Newcomer], list[list[str]], pl.DataFrame]:
-    """Test users as strangers: profile and support ratings as text and numbers, and the items of their query rows."""
+def new_users_of(data: paml.Dataset, count: int) -> tuple[list[NewUser], list[list[str]], pl.DataFrame]:
+    """Test users as new users: profile and support ratings as text and numbers, and the items of their query rows."""
     first, end = data.manifest.splits["test"]
     users = data.users().slice(first, min(count, end - first)).collect()
     ids = data.items().select("item").collect()["item"]
     rows = data.interactions().filter(pl.col("user").is_between(first, first + len(users) - 1)).collect()
     profiles = users.select(field.name for field in data.schema.user).to_dicts()
-    newcomers, queries = [], []
+    new_users, queries = [], []
     for number, profile in enumerate(profiles):
         own = rows.filter(pl.col("user") == first + number).with_columns(
             item=ids.gather(rows.filter(pl.col("user") == first + number)["item"])
         )
         support, query = own.filter(~pl.col("query")), own.filter(pl.col("query"))
         ratings = [Rating(item, value) for item, value in support.select("item", "target").iter_rows()]
-        newcomers.append(Newcomer(profile, ratings))
+        new_users.append(NewUser(profile, ratings))
         queries.append(query["item"].to_list())
-    return newcomers, queries, users
+    return new_users, queries, users
 
 
 @pytest.mark.parametrize("target", ["rating", "click"])
@@ -52,12 +52,12 @@ def newcomers_of(data: paml.PreparedData, count: int) -> tuple[list[Newcomer], l
 def test_predictions_are_those_of_evaluation(target: str, method: str, run_of: RunOf) -> None:
     run = run_of(target, method)
     data = run.data()
-    newcomers, queries, users = newcomers_of(data, 20)
+    new_users, queries, users = new_users_of(data, 20)
     tasks = Tasks.of(data, "test").part(0, len(users))
     expected_N, rate_U = predict_rows(run.ensemble, Loader(data), tasks)
     expected_Q = expected_N[tasks.query_mask()]
-    together = run.predictor.adapt_many(newcomers, score=True)
-    alone = [run.adapt(newcomer.profile, newcomer.ratings) for newcomer in newcomers]
+    together = run.predictor.adapt_many(new_users, score=True)
+    alone = [run.adapt(new_user.profile, new_user.ratings) for new_user in new_users]
     for adapted in (together, alone):
         found_Q = np.concatenate([user.predict(items) for user, items in zip(adapted, queries, strict=True)])
         np.testing.assert_allclose(found_Q, expected_Q, atol=1e-5)
@@ -68,20 +68,22 @@ def test_predictions_are_those_of_evaluation(target: str, method: str, run_of: R
 @pytest.mark.parametrize("method", ["melu", "ridge"])
 @pytest.mark.parametrize("looked_up", [False, True])
 def test_ties_reach_predictions_and_reasons(
-    method: str, looked_up: bool, world: paml.PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, looked_up: bool, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the ties of all items are written out or not."""
-    monkeypatch.setattr("paml.network.affinity.Ties.looked_up", lambda ties, items: looked_up)
-    run = paml.train(world, method, out=tmp_path / "run", epochs=1, members=4, ties="director,genre")
-    newcomers, queries, users = newcomers_of(world, 4)
+    monkeypatch.setattr("paml.network.affinity.Affinity.looked_up", lambda affinity, items: looked_up)
+    run = paml.train(world, method, out=tmp_path / "run", epochs=1, ensemble_size=4, affinity_fields="director,genre")
+    new_users, queries, users = new_users_of(world, 4)
     tasks = Tasks.of(world, "test").part(0, len(users))
-    expected_N, _ = predict_rows(run.ensemble, Loader(world, keys=item_keys(world, run.ensemble.ties)), tasks)
-    adapted = [run.adapt(newcomer.profile, newcomer.ratings) for newcomer in newcomers]
+    expected_N, _ = predict_rows(
+        run.ensemble, Loader(world, keys=item_keys(world, run.ensemble.affinity_fields)), tasks
+    )
+    adapted = [run.adapt(new_user.profile, new_user.ratings) for new_user in new_users]
     found_Q = np.concatenate([user.predict(items) for user, items in zip(adapted, queries, strict=True)])
     np.testing.assert_allclose(found_Q, expected_N[tasks.query_mask()], atol=1e-5)
     for user, items in zip(adapted, queries, strict=True):
-        shift = user.predict(items) - run.adapt(user.newcomer.profile).predict(items)
-        reasons = user.reasons(items, n=len(user.newcomer.ratings))
+        shift = user.predict(items) - run.adapt(user.new_user.profile).predict(items)
+        reasons = user.reasons(items, n=len(user.new_user.ratings))
         np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
         assert user.next_question() is not None
 
@@ -104,11 +106,11 @@ def test_recommendations_are_the_highest_scores(run: paml.Run) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_of: RunOf) -> None:
     run = run_of(target, method)
-    newcomers, queries, _ = newcomers_of(run.data(), 3)
-    for newcomer, items in zip(newcomers, queries, strict=True):
-        user, stranger = run.adapt(newcomer.profile, newcomer.ratings), run.adapt(newcomer.profile)
+    new_users, queries, _ = new_users_of(run.data(), 3)
+    for new_user, items in zip(new_users, queries, strict=True):
+        user, stranger = run.adapt(new_user.profile, new_user.ratings), run.adapt(new_user.profile)
         shift = user.predict(items) - stranger.predict(items)
-        reasons = user.reasons(items, n=len(newcomer.ratings))
+        reasons = user.reasons(items, n=len(new_user.ratings))
         np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
         sizes = [abs(reason.effect) for reason in reasons[0]]
         assert sizes == sorted(sizes, reverse=True)
@@ -122,18 +124,18 @@ def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_o
 @pytest.mark.parametrize("method", ["ridge", "at_paml"])
 def test_threads_share_a_predictor(method: str, run_of: RunOf) -> None:
     run = run_of("rating", method)
-    newcomers, _, _ = newcomers_of(run.data(), 24)
+    new_users, _, _ = new_users_of(run.data(), 24)
     predictor = paml.load(run.path).predictor
     before = {name: tensor.clone() for name, tensor in run.ensemble.state_dict().items()}
 
-    def answer(newcomer: Newcomer) -> tuple[np.ndarray, list[str]]:
-        user = predictor.adapt(newcomer.profile, newcomer.ratings)
+    def answer(new_user: NewUser) -> tuple[np.ndarray, list[str]]:
+        user = predictor.adapt(new_user.profile, new_user.ratings)
         return user.scores(), [reason.item for reason in user.why("3", n=2)]
 
-    alone = [answer(newcomer) for newcomer in newcomers]
+    alone = [answer(new_user) for new_user in new_users]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(3):
-            for (scores, why), (expected, because) in zip(pool.map(answer, newcomers), alone, strict=True):
+            for (scores, why), (expected, because) in zip(pool.map(answer, new_users), alone, strict=True):
                 np.testing.assert_array_equal(scores, expected)
                 assert why == because
     for name, tensor in predictor.members[0].learner.state_dict().items():
@@ -143,38 +145,38 @@ def test_threads_share_a_predictor(method: str, run_of: RunOf) -> None:
 @pytest.mark.parametrize("rates", [[0.1], [0.1] * 5, [0.1, 0.1 + 1e-8, 0.1 - 1e-8], [0.0, 0.0], [0.2, 0.1, 0.4]])
 def test_rates_that_hardly_differ_have_a_histogram(rates: list[float]) -> None:
     rate_P = np.array(rates, dtype=np.float32)
-    population = Population(np.arange(len(rates)) % 2 == 0, rate_P, np.zeros((len(rates), 2), dtype=np.float32))
-    standing = population.standing(0.1, np.zeros(2, dtype=np.float32))
+    population = ReferenceUsers(np.arange(len(rates)) % 2 == 0, rate_P, np.zeros((len(rates), 2), dtype=np.float32))
+    standing = population.rate_profile(0.1, np.zeros(2, dtype=np.float32))
     assert sum(standing.major) + sum(standing.minor) == len(rates)
     assert all(low < high for low, high in pairwise(standing.edges))
 
 
-def test_standing_among_the_training_users(run: paml.Run, world: paml.PreparedData) -> None:
+def test_standing_among_the_training_users(run: paml.Run, world: paml.Dataset) -> None:
     first, end = world.manifest.splits["train"]
-    newcomers, _, _ = newcomers_of(world, 30)
-    users = run.predictor.adapt_many(newcomers)
+    new_users, _, _ = new_users_of(world, 30)
+    users = run.predictor.adapt_many(new_users)
     for user in users:
-        standing = user.standing()
+        standing = user.rate_profile()
         assert len(standing.edges) == len(standing.major) + 1 == len(standing.minor) + 1
         assert sum(standing.major) + sum(standing.minor) == end - first
         assert sum(standing.major) == world.manifest.major["train"]
         assert sum(standing.similar.values()) == 10
         assert standing.rate == user.rate
     by_rate = sorted(users, key=lambda user: user.rate)
-    percentiles = [user.standing().percentile for user in by_rate]
+    percentiles = [user.rate_profile().percentile for user in by_rate]
     assert percentiles == sorted(percentiles)
     assert 0 <= percentiles[0] < percentiles[-1] <= 100
-    stored = pl.read_parquet(run.path / "population.parquet")
+    stored = pl.read_parquet(run.path / "reference_users.parquet")
     assert stored.columns == ["group", "rate", "h"]
 
 
 def test_a_fixed_rate_has_a_standing(run_of: RunOf) -> None:
-    standing = run_of("rating", "melu").adapt().standing()
+    standing = run_of("rating", "melu").adapt().rate_profile()
     assert standing.percentile == 50
-    assert sum(standing.major) + sum(standing.minor) == len(run_of("rating", "melu").predictor.population.rate_P)
+    assert sum(standing.major) + sum(standing.minor) == len(run_of("rating", "melu").predictor.reference_users.rate_P)
 
 
-@pytest.mark.parametrize("name", ["catalogue.parquet", "population.parquet", "vocab.json", "weights.safetensors"])
+@pytest.mark.parametrize("name", ["catalogue.parquet", "reference_users.parquet", "vocab.json", "weights.safetensors"])
 def test_an_incomplete_or_damaged_run_is_refused(name: str, run: paml.Run, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run.path, copy)
@@ -197,14 +199,14 @@ def test_a_run_of_another_version_or_with_other_items_is_refused(run: paml.Run, 
     with pytest.raises(paml.FormatError, match="has no column 'genre'"):
         paml.load(copy).adapt()
     settings = copy / "settings.json"
-    settings.write_text(settings.read_text().replace('"format": 3', '"format": 2'))
-    with pytest.raises(paml.FormatError, match="is a run of format 2, expected 3; train again"):
+    settings.write_text(settings.read_text().replace('"format": 4', '"format": 3'))
+    with pytest.raises(paml.FormatError, match="is a run of format 3, expected 4; train again"):
         paml.load(copy)
 
 
 def test_the_data_set_is_not_needed(tmp_path: Path) -> None:
     data = paml.prepare("synthetic", out=tmp_path / "data", users=100, items=30)
-    run = paml.train(data, "ridge", out=tmp_path / "run", epochs=1, members=1)
+    run = paml.train(data, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1)
     shutil.rmtree(data.path)
     assert len(paml.load(run.path).adapt({"gender": "F"}, {"3": 5}).recommend(5)) == 5
 
@@ -242,7 +244,7 @@ def test_recommend_on_the_command_line(
         assert complaint.startswith(message)
 
 
-def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.Dataset, tmp_path: Path) -> None:
     """The loss is a mean over n rows, so that each alone moves a score n times as far as in company."""
     settings = {"hidden": (), "embedding_size": 4, "inner_steps": 1, "inner_rate": 0.05, "epochs": 1}
     run = paml.train(world, "melu", "paper", out=tmp_path / "run", settings=settings)
@@ -256,13 +258,13 @@ def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.Prepared
 
 
 def test_large_catalogues_are_scored_in_stretches(run: paml.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    newcomers, queries, _ = newcomers_of(run.data(), 5)
-    whole = [user.scores() for user in run.predictor.adapt_many(newcomers, score=True)]
-    some = [user.predict(items) for user, items in zip(run.predictor.adapt_many(newcomers), queries, strict=True)]
+    new_users, queries, _ = new_users_of(run.data(), 5)
+    whole = [user.scores() for user in run.predictor.adapt_many(new_users, score=True)]
+    some = [user.predict(items) for user, items in zip(run.predictor.adapt_many(new_users), queries, strict=True)]
     monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 500)
-    users = run.predictor.adapt_many(newcomers, score=True)
+    users = run.predictor.adapt_many(new_users, score=True)
     np.testing.assert_allclose([user.scores() for user in users], whole, atol=1e-6)
-    for user, items, expected in zip(run.predictor.adapt_many(newcomers), queries, some, strict=True):
+    for user, items, expected in zip(run.predictor.adapt_many(new_users), queries, some, strict=True):
         np.testing.assert_allclose(user.predict(items), expected, atol=1e-6)
     assert users[0].predict([]).shape == (0,)
 

@@ -1,4 +1,4 @@
-"""What is said of a newcomer: what may be missing, and what cannot be meant."""
+"""What is said of a new_user: what may be missing, and what cannot be meant."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_the_ladder_of_what_is_missing(run: paml.Run) -> None:
     np.testing.assert_array_equal(as_text.predict(everything), as_number.predict(everything))
     assert as_text.group == as_number.group == "minor"
     assert run.predictor.adapt_many([]) == []
-    assert [field.name for field in run.predictor.fields] == [field.name for field in run.settings.fields.user]
+    assert [field.name for field in run.predictor.fields] == [field.name for field in run.settings.data_schema.user]
     assert "F" in run.predictor.fields[0].values
 
 
@@ -89,7 +89,7 @@ def test_an_item_nobody_rated_is_what_its_content_says(tmp_path: Path) -> None:
     with (folder / "movies.csv").open("a") as file:
         file.write('new,"A film nobody knows",drama|genre1,3.5\nnewer,"Another",drama|genre1,3.5\n')
     data = paml.prepare("tables", folder, tmp_path / "data", cold_share=1)
-    run = paml.train(data, "ridge", out=tmp_path / "run", epochs=1, members=1)
+    run = paml.train(data, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1)
     assert run.predictor.catalogue[run.predictor.catalogue.row("new")].ratings == 0
     new, newer = run.adapt(ratings={"3": 5}).predict(["new", "newer"])
     assert new == newer

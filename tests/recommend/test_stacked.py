@@ -10,15 +10,15 @@ import torch
 import paml
 from paml.methods.learner import Ensemble
 from paml.methods.registry import METHODS
-from paml.recommend.requests import Newcomer, Rating
-from paml.recommend.stacked import FEWEST_MEMBERS, MOST_USERS, Stack
+from paml.recommend.requests import NewUser, Rating
+from paml.recommend.stacked import MAX_USERS, MIN_MEMBERS, Stack
 
 RunOf = Callable[[str, str], paml.Run]
 STACKED = [method for method in METHODS if method != "at_paml"]
 NEWCOMERS = [
-    Newcomer({"gender": "F", "age": "25"}, [Rating("3", 1), Rating("11", 1)]),
-    Newcomer({}, []),
-    Newcomer({"gender": "M", "age": "unheard of"}, [Rating("20", 1)]),
+    NewUser({"gender": "F", "age": "25"}, [Rating("3", 1), Rating("11", 1)]),
+    NewUser({}, []),
+    NewUser({"gender": "M", "age": "unheard of"}, [Rating("20", 1)]),
 ]
 
 
@@ -51,26 +51,26 @@ def test_stacked_members_are_the_members(target: str, method: str, run_of: RunOf
 @pytest.mark.parametrize("method", ["ridge", "reg_paml"])
 def test_a_predictor_with_many_members_answers_one_user_as_many(method: str, run_of: RunOf) -> None:
     predictor = larger(run_of("rating", method)).predictor
-    many = NEWCOMERS * MOST_USERS  # too many to be stacked
+    many = NEWCOMERS * MAX_USERS  # too many to be stacked
     expected = [user.scores() for user in predictor.adapt_many(many, score=True)]
     rates = [user.rate for user in predictor.adapt_many(many)]
-    for newcomer, scores, rate in zip(many, expected, rates, strict=True):
-        user = predictor.adapt(newcomer.profile, newcomer.ratings)
+    for new_user, scores, rate in zip(many, expected, rates, strict=True):
+        user = predictor.adapt(new_user.profile, new_user.ratings)
         np.testing.assert_allclose(user.scores(), scores, atol=1e-5)
         np.testing.assert_allclose(
             user.predict(["3", "9"]), user.scores()[predictor.catalogue.rows(["3", "9"])], atol=1e-5
         )
         assert user.rate == pytest.approx(rate, abs=1e-6)
-        assert len(user.reasons(["9"])[0]) == min(3, len(newcomer.ratings))
+        assert len(user.reasons(["9"])[0]) == min(3, len(new_user.ratings))
 
 
 def test_threads_share_a_stack(run: paml.Run) -> None:
     predictor = larger(run).predictor
 
-    def scores(newcomer: Newcomer) -> np.ndarray:
-        return predictor.adapt(newcomer.profile, newcomer.ratings).scores()
+    def scores(new_user: NewUser) -> np.ndarray:
+        return predictor.adapt(new_user.profile, new_user.ratings).scores()
 
-    expected = [scores(newcomer) for newcomer in NEWCOMERS]
+    expected = [scores(new_user) for new_user in NEWCOMERS]
     with ThreadPoolExecutor(8) as pool:
         for found, right in zip(pool.map(scores, NEWCOMERS * 20), expected * 20, strict=True):
             np.testing.assert_array_equal(found, right)
@@ -78,9 +78,9 @@ def test_threads_share_a_stack(run: paml.Run) -> None:
 
 def test_few_members_large_ones_and_a_memory_are_not_stacked(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = run_of("rating", "ridge").predictor.members, larger(run_of("rating", "ridge")).predictor.members
-    assert len(few) < FEWEST_MEMBERS <= len(many)
+    assert len(few) < MIN_MEMBERS <= len(many)
     assert not Stack.suits(few)
     assert Stack.suits(many)
-    monkeypatch.setattr("paml.recommend.stacked.MOST_NUMBERS", many[0].items.vectors_ND.numel())
+    monkeypatch.setattr("paml.recommend.stacked.MAX_NUMBERS", many[0].items.vectors_ND.numel())
     assert not Stack.suits(many)
     assert not Stack.suits(larger(run_of("rating", "at_paml")).predictor.members)

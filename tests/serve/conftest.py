@@ -125,10 +125,10 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def trained(world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
+def trained(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
     """A small run on the embedded data."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    paml.train(world, method="ridge", out=out, settings={"epochs": 2, "members": 2})
+    paml.train(world, method="ridge", out=out, settings={"epochs": 2, "ensemble_size": 2})
     return paml.Run.load(out)
 
 

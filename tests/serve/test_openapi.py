@@ -16,7 +16,7 @@ OPERATIONS = {
     "/v1/users/{user_id}/recommendations": {"get"},
     "/v1/users/{user_id}/predictions": {"get"},
     "/v1/users/{user_id}/next-question": {"get"},
-    "/v1/users/{user_id}/standing": {"get"},
+    "/v1/users/{user_id}/rate-profile": {"get"},
     "/v1/recommend": {"post"},
     "/v1/items": {"get"},
     "/v1/model": {"get"},

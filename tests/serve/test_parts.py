@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 import paml
 from paml.errors import InputError
 from paml.recommend.predictor import Predictor, User
-from paml.recommend.requests import Newcomer, Rating
+from paml.recommend.requests import NewUser, Rating
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache, size_of
 from paml.serve.limits import CALLERS, Limits, RateLimiter
@@ -29,10 +29,10 @@ def predictor(trained: paml.Run) -> Predictor:
     return trained.predictor
 
 
-def newcomers(predictor: Predictor, count: int) -> list[Newcomer]:
+def new_users(predictor: Predictor, count: int) -> list[NewUser]:
     ids = predictor.catalogue.ids
     return [
-        Newcomer({}, [Rating(ids[k % len(ids)], 1.0 + k % 5), Rating(ids[(7 * k + 1) % len(ids)], 4.0)])
+        NewUser({}, [Rating(ids[k % len(ids)], 1.0 + k % 5), Rating(ids[(7 * k + 1) % len(ids)], 4.0)])
         for k in range(count)
     ]
 
@@ -41,7 +41,7 @@ def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) 
     sizes: list[int] = []
     entered, released = threading.Event(), threading.Event()
 
-    def adapt(many: Sequence[Newcomer], score: bool) -> list[User]:
+    def adapt(many: Sequence[NewUser], score: bool) -> list[User]:
         entered.set()
         released.wait(10)
         return predictor.adapt_many(many, score=score)
@@ -52,7 +52,7 @@ def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) 
         released.set()
         return await asyncio.gather(*jobs)
 
-    asked = newcomers(predictor, 41)
+    asked = new_users(predictor, 41)
     batcher = Batcher(adapt, observe=sizes.append)
     found = asyncio.run(ask())
     batcher.close()
@@ -60,13 +60,13 @@ def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) 
     assert max(sizes) == 32, "at most so many at once"
     assert len(sizes) <= 4
     for one, (user, scores) in zip(asked, found, strict=True):
-        assert user.newcomer == one
+        assert user.new_user == one
         assert scores == pytest.approx(predictor.adapt_many([one])[0].scores().tolist(), abs=1e-5)
 
 
-def test_one_wrong_newcomer_fails_alone(predictor: Predictor) -> None:
-    asked = newcomers(predictor, 5)
-    asked[2] = Newcomer({}, [Rating("nothing like it", 3.0)])
+def test_one_wrong_new_user_fails_alone(predictor: Predictor) -> None:
+    asked = new_users(predictor, 5)
+    asked[2] = NewUser({}, [Rating("nothing like it", 3.0)])
 
     async def ask() -> list[object]:
         with batcher.coming():  # as if another were on its way: all five are gathered
@@ -81,7 +81,7 @@ def test_one_wrong_newcomer_fails_alone(predictor: Predictor) -> None:
 
 def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor) -> None:
     async def ask() -> list[object]:
-        good, bad = newcomers(predictor, 2)
+        good, bad = new_users(predictor, 2)
         jobs = [batcher.run(good, lambda user: user.rate), batcher.run(bad, lambda user: 1 / 0)]
         return await asyncio.gather(*jobs, return_exceptions=True)
 
@@ -100,7 +100,7 @@ def test_a_fault_of_the_thread_is_told_and_the_thread_goes_on(predictor: Predict
             raise faults.pop()
 
     async def ask() -> list[object]:
-        jobs = [batcher.run(one, lambda user: user.rate) for one in newcomers(predictor, 2)]
+        jobs = [batcher.run(one, lambda user: user.rate) for one in new_users(predictor, 2)]
         return await asyncio.gather(*jobs, return_exceptions=True)
 
     batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), observe=observe)
@@ -113,7 +113,7 @@ def test_without_the_models_thread_the_service_is_not_ready_and_nobody_waits(ser
     async def ask() -> None:
         await service.check_ready()
         service._batcher.close()
-        for refused in (service.check_ready(), service.of_newcomer(Newcomer(), lambda user: user.rate)):
+        for refused in (service.check_ready(), service.of_new_user(NewUser(), lambda user: user.rate)):
             with pytest.raises(Problem) as problem:
                 await refused
             assert problem.value.status_code == 503
@@ -124,7 +124,7 @@ def test_without_the_models_thread_the_service_is_not_ready_and_nobody_waits(ser
 
 def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None:
     ids = predictor.catalogue.ids
-    asked = [*newcomers(predictor, 3), Newcomer({}, [Rating(item, 3.0) for item in ids])]
+    asked = [*new_users(predictor, 3), NewUser({}, [Rating(item, 3.0) for item in ids])]
     sizes: list[int] = []
 
     async def ask() -> None:
@@ -132,7 +132,7 @@ def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None
             await asyncio.gather(*(batcher.run(one, lambda user: user.rate) for one in asked))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paml.serve.batcher.MOST_ROWS", 2 * len(ids))
+        patch.setattr("paml.serve.batcher.MAX_ROWS", 2 * len(ids))
         batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=0.2, observe=sizes.append)
         asyncio.run(ask())
         batcher.close()
@@ -142,7 +142,7 @@ def test_a_user_with_many_ratings_is_adapted_apart(predictor: Predictor) -> None
 def test_nobody_waits_if_nobody_is_coming(predictor: Predictor) -> None:
     async def ask() -> float:
         started = time.perf_counter()
-        await batcher.run(newcomers(predictor, 1)[0], lambda user: user.rate, score=False)
+        await batcher.run(new_users(predictor, 1)[0], lambda user: user.rate, score=False)
         return time.perf_counter() - started
 
     batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=30)
@@ -151,7 +151,7 @@ def test_nobody_waits_if_nobody_is_coming(predictor: Predictor) -> None:
 
 
 def test_the_cache_knows_exactly_one_version(predictor: Predictor) -> None:
-    first, second = predictor.adapt_many(newcomers(predictor, 2))
+    first, second = predictor.adapt_many(new_users(predictor, 2))
     cache = UserCache()
     cache.put("a", 7, first)
     assert cache.get("a", 7) is first
@@ -165,7 +165,7 @@ def test_the_cache_knows_exactly_one_version(predictor: Predictor) -> None:
 
 
 def test_the_cache_is_bounded_by_entries_and_bytes(predictor: Predictor) -> None:
-    users = [predictor.adapt_many([one])[0] for one in newcomers(predictor, 6)]
+    users = [predictor.adapt_many([one])[0] for one in new_users(predictor, 6)]
     few = UserCache(entries=3)
     for k, user in enumerate(users):
         few.put(str(k), 1, user)
@@ -319,7 +319,7 @@ def test_what_a_newer_model_does_not_know_is_left_out(predictor: Predictor, serv
         Rating(predictor.catalogue.ids[1], 99.0, {}),
     )
     stored = StoredUser({field.name: field.values[0], "gone": "x"}, ratings, 1)
-    newcomer = service.newcomer_of(stored)
-    assert dict(newcomer.profile) == {field.name: field.values[0]}
-    assert [rating.item for rating in newcomer.ratings] == [known]
+    new_user = service.new_user_of(stored)
+    assert dict(new_user.profile) == {field.name: field.values[0]}
+    assert [rating.item for rating in new_user.ratings] == [known]
     assert service.title("gone") is None

@@ -21,9 +21,9 @@ CONTRASTS = (Path(__file__).parent / "contrasts.js").read_text()
 
 
 @pytest.fixture(scope="module")
-def offers(click_world: paml.PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def offers(click_world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("offers") / "run"
-    return paml.train(click_world, "ridge", out=out, settings={"epochs": 1, "members": 1}).path
+    return paml.train(click_world, "ridge", out=out, settings={"epochs": 1, "ensemble_size": 1}).path
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def test_the_page_is_sound_and_loads_nothing_from_elsewhere() -> None:
         assert file.suffix != ".js" or max(map(len, content.splitlines())) <= 120, file
 
 
-def test_a_newcomer_finds_everything_at_once(visit: Visit) -> None:
+def test_a_new_user_finds_everything_at_once(visit: Visit) -> None:
     page = visit.page
     assert len(visit.shown) == 10
     assert visit.shown == [entry["item"] for entry in visit.ask("/recommendations?n=10")["items"]]
@@ -134,7 +134,7 @@ def test_reasons_are_those_of_the_service(visit: Visit) -> None:
 def test_the_own_rate_among_all_in_a_drawing_and_in_words(visit: Visit) -> None:
     page = visit.page
     page.wait_for_selector("#rate figure svg")
-    standing = visit.ask("/standing")
+    standing = visit.ask("/rate-profile")
     users = sum(standing["major"]) + sum(standing["minor"])
     assert f"of {users} users" in visit.text("#rate-text")
     bars = page.locator("#rate figure svg .major rect").count()

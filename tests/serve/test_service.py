@@ -75,8 +75,8 @@ def test_answers_equal_the_librarys(client: httpx.Client, trained: paml.Run, cou
     assert (asked["item"], asked["title"]) == (question.item, question.title)
     assert asked["gain"] == pytest.approx(question.gain, rel=1e-3, abs=1e-6)
 
-    standing = client.get(f"{path}/standing").json()
-    wanted_standing = user.standing()
+    standing = client.get(f"{path}/rate-profile").json()
+    wanted_standing = user.rate_profile()
     assert standing["percentile"] == pytest.approx(wanted_standing.percentile, abs=0.1)
     assert standing["major"] == list(wanted_standing.major)
     assert standing["similar"] == wanted_standing.similar

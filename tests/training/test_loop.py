@@ -23,11 +23,18 @@ from paml.methods.registry import METHODS
 from paml.training import checkpoint
 from paml.training.recipe import Recipe, load_recipe, recipe_names
 
-QUICK = {"epochs": 2, "members": 1, "hidden": (16, 8), "embedding_size": 8, "item_embedding": 8, "memory_size": 150}
+QUICK = {
+    "epochs": 2,
+    "ensemble_size": 1,
+    "hidden": (16, 8),
+    "embedding_size": 8,
+    "item_embedding": 8,
+    "memory_size": 150,
+}
 
 
 @pytest.fixture(scope="session")
-def middle_world(tmp_path_factory: pytest.TempPathFactory) -> paml.PreparedData:
+def middle_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     """The embedded world at its default size."""
     return paml.prepare("synthetic", out=tmp_path_factory.mktemp("middle") / "data")
 
@@ -37,7 +44,7 @@ def weights(run: paml.Run) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_contract(method: str, world: paml.PreparedData, tmp_path: Path) -> None:
+def test_contract(method: str, world: paml.Dataset, tmp_path: Path) -> None:
     """Trains, saves, reloads to equal scores, repeats to equal weights, and evaluation changes nothing."""
     run = paml.train(world, method, out=tmp_path / "a", settings=QUICK)
     rows = run.evaluate()
@@ -58,7 +65,7 @@ def test_contract(method: str, world: paml.PreparedData, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_clicks_train_too(method: str, click_world: paml.PreparedData, tmp_path: Path) -> None:
+def test_clicks_train_too(method: str, click_world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(click_world, method, out=tmp_path / "run", settings=QUICK)
     summary = paml.summarise(run.evaluate())
     assert 0 < summary["nel"]["all"] < 0.3
@@ -68,22 +75,22 @@ def test_clicks_train_too(method: str, click_world: paml.PreparedData, tmp_path:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_lands_between_the_noise_floor_and_bias_fold_in(
-    method: str, middle_world: paml.PreparedData, tmp_path: Path
+    method: str, middle_world: paml.Dataset, tmp_path: Path
 ) -> None:
-    run = paml.train(middle_world, method, recipe="tuned", out=tmp_path / "run", members=1, epochs=8)
+    run = paml.train(middle_world, method, recipe="tuned", out=tmp_path / "run", ensemble_size=1, epochs=8)
     mse = run.evaluate()["mse"].mean()
     test = SplitRows.of(middle_world, "test")
     bias = test.query_error(tuned_bias(middle_world).predict(test)).mean()
     assert middle_world.manifest.source.facts["best_mse"] < mse < bias
 
 
-def test_personal_rates_differ_between_users_and_others_do_not(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_personal_rates_differ_between_users_and_others_do_not(world: paml.Dataset, tmp_path: Path) -> None:
     rates = {m: paml.train(world, m, out=tmp_path / m, settings=QUICK).evaluate()["rate"] for m in ("melu", "reg_paml")}
     assert rates["melu"].n_unique() == 1
     assert rates["reg_paml"].n_unique() > 10
 
 
-def test_training_reads_nothing_of_test_users(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_training_reads_nothing_of_test_users(world: paml.Dataset, tmp_path: Path) -> None:
     """Change every validation and test target but keep the manifest: with no validation, weights stay the same."""
     clean = paml.train(world, "reg_paml", out=tmp_path / "clean", settings={**QUICK, "epochs": 1})
     copy = Path(shutil.copytree(world.path, tmp_path / "data"))
@@ -94,11 +101,13 @@ def test_training_reads_nothing_of_test_users(world: paml.PreparedData, tmp_path
     assert all(torch.equal(a, b) for a, b in zip(weights(clean).values(), weights(changed).values(), strict=True))
 
 
-def command(data: paml.PreparedData, out: Path, *more: str) -> list[str]:
+def command(data: paml.Dataset, out: Path, *more: str) -> list[str]:
     settings = [
         f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in QUICK.items() if k != "epochs"
     ]
-    program = "import sys, paml; sys.modules['paml.training.loop'].CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
+    program = (
+        "import sys, paml; sys.modules['paml.training.loop'].CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
+    )
     arguments = ["train", str(data.path), "--method", "at_paml", "--out", str(out), "--threads", "1", *more]
     return [sys.executable, "-c", program, *arguments, *settings, "epochs=12", "index_every=5", "memory_index=kdtree"]
 
@@ -107,7 +116,7 @@ def saved_at(state: Path) -> int:
     return state.stat().st_mtime_ns if state.exists() else 0
 
 
-def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.PreparedData, tmp_path: Path) -> None:
+def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Dataset, tmp_path: Path) -> None:
     """kill -9 at random moments, several times; AT-PAML with an approximate index is the hardest case."""
     subprocess.run(command(middle_world, tmp_path / "whole"), check=True, capture_output=True, timeout=200)
     rng, kills, log = random.Random(0), 0, []
@@ -140,7 +149,7 @@ def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Prepa
     assert losses[0] == losses[1]
 
 
-def test_resume_needs_the_same_settings(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "paml", out=tmp_path / "run", settings=QUICK)
     with pytest.raises(PamlError, match="already exists; continue it with --resume"):
         paml.train(world, "paml", out=run.path, settings=QUICK)
@@ -149,7 +158,7 @@ def test_resume_needs_the_same_settings(world: paml.PreparedData, tmp_path: Path
     assert paml.train(world, "paml", out=run.path, resume=True, settings=QUICK).settings == run.settings
 
 
-def test_what_cannot_begin_leaves_nothing_behind(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_what_cannot_begin_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
     for wrong, message in (
         ({"device": "warp"}, "device 'warp' cannot be used"),
         ({"head": "click"}, "does not fit"),
@@ -162,13 +171,13 @@ def test_what_cannot_begin_leaves_nothing_behind(world: paml.PreparedData, tmp_p
     assert paml.train(world, "paml", out=tmp_path / "run", resume=True, settings=QUICK).settings.method == "paml"
 
 
-def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.Dataset, tmp_path: Path) -> None:
     settings = {**QUICK, "outer_rate": 1e18, "clip_norm": 0}
     with pytest.raises(TrainingError, match=r"is (nan|inf).* epoch \d.*lower outer_rate"):
         paml.train(world, "melu", out=tmp_path / "run", settings=settings)
 
 
-def test_early_stop_keeps_the_best_epoch(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_early_stop_keeps_the_best_epoch(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(
         world, "melu", out=tmp_path / "run", settings={**QUICK, "epochs": 40, "patience": 2, "outer_rate": 0.03}
     )
@@ -188,7 +197,7 @@ def test_zero_epochs_and_no_validation_users(tmp_path: Path) -> None:
     assert paml.evaluate(trained)["mse"] == {"all": None, "major": None, "minor": None}
 
 
-def test_foreign_and_damaged_runs_are_refused(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_foreign_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such run"):
         paml.load(tmp_path / "nowhere")
     run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
@@ -214,7 +223,7 @@ def test_foreign_and_damaged_runs_are_refused(world: paml.PreparedData, tmp_path
         paml.load(run.path)
 
 
-def test_exchanged_or_edited_runs_are_refused(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_exchanged_or_edited_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
     runs = [paml.train(world, "paml", out=tmp_path / str(seed), seed=seed, settings=QUICK) for seed in (0, 1)]
     shutil.copy(runs[1].path / "weights.safetensors", runs[0].path)
     with pytest.raises(FormatError, match="do not belong together"):
@@ -225,7 +234,7 @@ def test_exchanged_or_edited_runs_are_refused(world: paml.PreparedData, tmp_path
         paml.load(runs[1].path)
 
 
-def test_items_unknown_in_training_share_one_code(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_items_unknown_in_training_share_one_code(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
     codes = run.ensemble.members[0].network.items.known.codes_I.numpy()
     end = world.array("offsets")[world.manifest.splits["train"][1]]
@@ -243,7 +252,10 @@ def test_data_without_profiles_or_contents(method: str, missing: str, tables: Pa
     schema.write_text(head + rest)
     data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
     for name, size in (("a", 0), ("b", 4)):
-        form = {"item_embedding": size, **({} if size else {"network": "fields", "start_profile": 0, "start_items": 0})}
+        form = {
+            "item_embedding": size,
+            **({} if size else {"network": "fields", "prior_from_profile": 0, "prior_from_items": 0}),
+        }
         run = paml.train(data, method, out=tmp_path / name, settings={**QUICK, **form, "epochs": 1})
         assert run.evaluate()["mse"].is_finite().all()
 
@@ -258,12 +270,12 @@ def test_fields_may_be_called_like_parts_of_a_module(tables: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("index", ["exact", "kdtree", "hnsw"])
-def test_memory_without_warm_up(index: str, world: paml.PreparedData, tmp_path: Path) -> None:
+def test_memory_without_warm_up(index: str, world: paml.Dataset, tmp_path: Path) -> None:
     settings = {**QUICK, "warmup_epochs": 0, "memory_index": index, "neighbours": 100_000, "epochs": 1}
     assert paml.train(world, "at_paml", out=tmp_path / "run", settings=settings).evaluate()["mse"].is_finite().all()
 
 
-def test_a_run_refuses_another_data_set(world: paml.PreparedData, tmp_path: Path) -> None:
+def test_a_run_refuses_another_data_set(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "melu", out=tmp_path / "run", settings={**QUICK, "epochs": 1})
     other = paml.prepare("synthetic", out=tmp_path / "other", users=400, items=80, seed=5)
     with pytest.raises(FormatError, match="the run was trained on"):
@@ -271,30 +283,30 @@ def test_a_run_refuses_another_data_set(world: paml.PreparedData, tmp_path: Path
 
 
 @pytest.mark.parametrize("index", ["exact", "kdtree", "hnsw"])
-def test_the_memory_reports_its_recall(index: str, world: paml.PreparedData, tmp_path: Path) -> None:
+def test_the_memory_reports_its_recall(index: str, world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "at_paml", out=tmp_path / "run", settings={**QUICK, "memory_index": index})
     summary = run.settings.summary
     assert summary["memory_nodes"] == 150
     assert summary["memory_recall"] == 1.0 if index == "exact" else summary["memory_recall"] > 0.5
 
 
-def test_fields_can_be_left_out(world: paml.PreparedData, tmp_path: Path) -> None:
-    settings = {**QUICK, "leave_out": "user.zip,item.genre,item.year"}
+def test_fields_can_be_left_out(world: paml.Dataset, tmp_path: Path) -> None:
+    settings = {**QUICK, "exclude_fields": "user.zip,item.genre,item.year"}
     run = paml.train(world, "reg_paml", out=tmp_path / "run", settings=settings)
-    assert [field.name for field in run.settings.fields.user] == ["gender", "age", "occupation"]
-    assert [field.name for field in run.settings.fields.features("item")] == ["director"]
+    assert [field.name for field in run.settings.data_schema.user] == ["gender", "age", "occupation"]
+    assert [field.name for field in run.settings.data_schema.features("item")] == ["director"]
     assert run.ensemble.members[0].network.user.width == 3 * run.settings.recipe.embedding_size
     assert len(paml.load(run.path).evaluate()) == len(run.evaluate())
     with pytest.raises(SettingsError, match=r"no field 'item.gender' to leave out; did you mean 'item.genre'"):
-        paml.train(world, out=tmp_path / "other", leave_out="item.gender")
+        paml.train(world, out=tmp_path / "other", exclude_fields="item.gender")
 
 
 def test_recipes() -> None:
     assert recipe_names() == ["paper", "tuned"]
     assert load_recipe("paper", "reg_paml", {}) == Recipe()
     assert load_recipe("paper", "paml", {}).outer_rate == 5e-6
-    assert load_recipe("paper", "paml", {}, "ml-1m").leave_out == ("item.year",)
-    assert load_recipe("paper", "paml", {"leave_out": ""}, "ml-1m").leave_out == ()
+    assert load_recipe("paper", "paml", {}, "ml-1m").exclude_fields == ("item.year",)
+    assert load_recipe("paper", "paml", {"exclude_fields": ""}, "ml-1m").exclude_fields == ()
     with pytest.raises(SettingsError, match="unknown recipe 'papper'; did you mean 'paper'"):
         load_recipe("papper", "paml", {})
     with pytest.raises(SettingsError, match="unknown setting 'epoch'; did you mean 'epochs'"):

@@ -13,7 +13,7 @@ outer_rate = 1e-3
 hidden = [8]
 
 [source.ml-1m]
-leave_out = ["item.year"]
+exclude_fields = ["item.year"]
 
 [method.melu]
 inner_rate = 0.25
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_file_is_a_recipe(file: Path) -> None:
     assert load_recipe(file, "paml", {}) == Recipe(outer_rate=1e-3, hidden=(8,))
     assert load_recipe(str(file), "melu", {"hidden": "4"}, "ml-1m") == Recipe(
-        outer_rate=1e-3, hidden=(4,), leave_out=("item.year",), inner_rate=0.25
+        outer_rate=1e-3, hidden=(4,), exclude_fields=("item.year",), inner_rate=0.25
     )
     assert recipe_label(file) == "own"
     assert recipe_label("paper") == "paper"
@@ -92,7 +92,7 @@ def test_content_counts_not_comments(file: Path) -> None:
     assert recipe_digest(file) != before
 
 
-def test_a_comparison_notices_another_content(world: paml.PreparedData, file: Path, tmp_path: Path) -> None:
+def test_a_comparison_notices_another_content(world: paml.Dataset, file: Path, tmp_path: Path) -> None:
     settings = {"epochs": 1, "embedding_size": 4}
     out = tmp_path / "out"
     paml.compare(world, ["melu"], 1, file, out=out, baselines=["bias"], settings=settings)
@@ -104,7 +104,7 @@ def test_a_comparison_notices_another_content(world: paml.PreparedData, file: Pa
 
 
 def test_the_usual_folder_of_a_run(
-    world: paml.PreparedData, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: paml.Dataset, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = paml.train(world, "melu", file, epochs=1, embedding_size=4)

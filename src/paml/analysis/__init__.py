@@ -1,1 +1,10 @@
-"""."""
+"""Analysis: rows of a comparison to conclusions; no torch, no drawing.
+
+tests        samples -> p-values and confidence intervals
+comparisons  rows of methods and seeds -> means over seeds, the paper's t-tests, paired tests
+fairness     the gap between major and minor users, and tests of it
+results      all that a report says, as one value
+verdict      the same in a few sentences
+paper        what the paper printed, beside ours
+format       numbers and names in words
+"""

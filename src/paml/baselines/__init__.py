@@ -2,6 +2,15 @@
 
 Each is fitted on the rows of training users and tuned on validation users; a new user is folded in from the support
 rows alone (`retrained_mf`, the reference, is fitted again instead).
+
+registry       all of them, in the order of tables
+rows           what they take and give, and how their settings are chosen
+means          means and biases
+lenskit        LensKit's factorisation and item neighbours
+factorisation  a factorisation that is fitted again with the new users
+features       what boosting and regression know of a row
+boosting       LightGBM
+logistic       logistic regression
 """
 
 from paml.baselines.means import SHRINKAGES, BiasModel, tuned_bias

@@ -15,7 +15,7 @@ from scipy.special import expit, logit
 
 from paml.baselines.features import Statistics, Values, places, training_episodes
 from paml.baselines.rows import Fitted, Setting, SplitRows, to_target, tune
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.schema import Kind, Target
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ GRID: tuple[dict[str, Setting], ...] = (
     {"leaves": 31, "rows_per_leaf": 200},
     {"leaves": 15, "rows_per_leaf": 100},
 )
-LEARNING_RATE, MOST_TREES, PATIENCE = 0.05, 500, 30
+LEARNING_RATE, MAX_TREES, PATIENCE = 0.05, 500, 30
 TREES_UNSEEN = 150  # where there are no validation users to say when to stop
-MOST_CODES = 255  # a categorical field with more values has no column: trees would know single training users by it
-MOST_HOT = 32  # a multi-valued field with more values is known by its statistics alone
+MAX_CODES = 255  # a categorical field with more values has no column: trees would know single training users by it
+MAX_HOT = 32  # a multi-valued field with more values is known by its statistics alone
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Table:
 class Tabulator:
     """Makes the tables, of training rows and of new users' rows alike."""
 
-    def __init__(self, data: PreparedData) -> None:
+    def __init__(self, data: Dataset) -> None:
         self._data, self._statistics = data, Statistics(data)
 
     def table(self, rows: SplitRows, pick_P: np.ndarray, *, own: bool) -> Table:
@@ -60,8 +60,8 @@ class Tabulator:
                 name = f"{side}.{field.name}"
                 size = self._data.manifest.vocabulary.get(name, 0)
                 if field.kind is Kind.MULTI:
-                    columns |= _hot(Values.of(self._data, side, field), place_P) if size <= MOST_HOT else {}
-                elif size <= MOST_CODES:
+                    columns |= _hot(Values.of(self._data, side, field), place_P) if size <= MAX_HOT else {}
+                elif size <= MAX_CODES:
                     categorical += [len(columns)] if field.kind is Kind.CATEGORICAL else []
                     columns[name] = self._data.array(name)[place_P]
         matrix_PF = np.stack([column.astype(np.float32) for column in columns.values()], axis=1)
@@ -98,7 +98,7 @@ class BoostedTrees:
         return output_P
 
 
-def fit_lightgbm(data: PreparedData, seed: int) -> Fitted:
+def fit_lightgbm(data: Dataset, seed: int) -> Fitted:
     """Trees for ratings (squared error) or clicks (entropy), by the grid above."""
     import lightgbm
 
@@ -144,7 +144,7 @@ def fit_lightgbm(data: PreparedData, seed: int) -> Fitted:
             return BoostedTrees(lightgbm.train(settings, train, TREES_UNSEEN), tabulator, target)
         stop = lightgbm.early_stopping(PATIENCE, verbose=False)
         booster = lightgbm.train(
-            settings, train, MOST_TREES, valid_sets=[watched], feval=validation_loss, callbacks=[stop]
+            settings, train, MAX_TREES, valid_sets=[watched], feval=validation_loss, callbacks=[stop]
         )
         return BoostedTrees(booster, tabulator, target)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
 from paml.baselines.rows import Fitted, Setting, SplitRows, tune
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 
 GRID: tuple[dict[str, Setting], ...] = (
     {"features": 64, "regularisation": 0.07},
@@ -27,7 +27,7 @@ GRID: tuple[dict[str, Setting], ...] = (
 )
 BIAS_REGULARISATION, PRIOR = 0.02, 2.0
 LEARNING_RATE, WARM_UP, START = 0.01, 0.1, 0.1
-EPOCHS, BATCH, LEAST_BATCHES = 12, 4096, 120  # small data sets get smaller batches: an epoch is at least so many
+EPOCHS, BATCH, MIN_BATCHES = 12, 4096, 120  # small data sets get smaller batches: an epoch is at least so many
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def factorise(
     unit_K1 = torch.as_tensor((rating_K - mean) / scale, dtype=torch.float32)[:, None]
     user = Table(user_K, users, features, features, regularisation, generator)
     item = Table(item_K, items, features, features + 1, regularisation, generator)
-    batch = max(1, min(BATCH, len(unit_K1) // LEAST_BATCHES))
+    batch = max(1, min(BATCH, len(unit_K1) // MIN_BATCHES))
     optimiser = torch.optim.Adam([user.rows, item.rows], fused=True)
     cycle = OneCycleLR(optimiser, LEARNING_RATE, total_steps=EPOCHS * -(-len(unit_K1) // batch), pct_start=WARM_UP)
     for _ in range(EPOCHS):
@@ -145,7 +145,7 @@ class RetrainedModel:
         )
 
 
-def fit_retrained(data: PreparedData, seed: int) -> Fitted:
+def fit_retrained(data: Dataset, seed: int) -> Fitted:
     """The factorisation that is best when fitted again with the new users' support rows."""
     train, items = SplitRows.of(data, "train"), data.manifest.items
     fitted = tune(data, GRID, lambda **settings: RetrainedModel(train, items, settings, seed))

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from paml.baselines.rows import SplitRows
-from paml.data.dataset import PreparedData, Side
+from paml.data.dataset import Dataset, Side
 from paml.data.protocol import support_counts
 from paml.data.schema import Field, Kind
 
 ITEM_SHRINKAGE, USER_SHRINKAGE, VALUE_SHRINKAGE = 5.0, 5.0, 3.0
-EPISODES, MOST_ROWS = 2, 1_000_000  # how often training users are split anew; query rows of all episodes together
+EPISODES, MAX_ROWS = 2, 1_000_000  # how often training users are split anew; query rows of all episodes together
 
 
 def episode(rows: SplitRows, share: float, rng: np.random.Generator) -> SplitRows:
@@ -46,14 +46,14 @@ class Episode:
     """Every user counts the same, as in the metrics."""
 
 
-def training_episodes(data: PreparedData, rng: np.random.Generator) -> list[Episode]:
+def training_episodes(data: Dataset, rng: np.random.Generator) -> list[Episode]:
     """A few episodes of all training users, with as many rows as fit into memory in the largest data sets."""
     train, episodes = SplitRows.of(data, "train"), []
     for _ in range(EPISODES):
         rows = episode(train, data.manifest.protocol.support_share, rng)
         pick_P = np.flatnonzero(rows.query_N)
-        if len(pick_P) > MOST_ROWS // EPISODES:
-            pick_P = np.sort(rng.choice(pick_P, MOST_ROWS // EPISODES, replace=False))
+        if len(pick_P) > MAX_ROWS // EPISODES:
+            pick_P = np.sort(rng.choice(pick_P, MAX_ROWS // EPISODES, replace=False))
         episodes.append(Episode(rows, pick_P, 1.0 / rows.query_count()[rows.user_N[pick_P]]))
     return episodes
 
@@ -91,7 +91,7 @@ class Values:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, data: PreparedData, side: Side, field: Field) -> "Values":
+    def of(cls, data: Dataset, side: Side, field: Field) -> "Values":
         """The field's arrays; a categorical field is a list of one value each."""
         name = f"{side}.{field.name}"
         codes = data.array(name)
@@ -121,7 +121,7 @@ class Statistics:
     Totals over the training rows are made once, so that what new users cost does not grow with the training users.
     """
 
-    def __init__(self, data: PreparedData) -> None:
+    def __init__(self, data: Dataset) -> None:
         self.train = train = SplitRows.of(data, "train")
         self.mean = float(train.target_N.mean(dtype=np.float64))
         self._residual_N = train.target_N - self.mean

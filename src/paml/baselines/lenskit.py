@@ -16,11 +16,11 @@ import torch
 
 from paml.baselines.means import BiasModel, tuned_bias
 from paml.baselines.rows import Fitted, Setting, SplitRows, tune
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 
 if TYPE_CHECKING:
     from lenskit.als import BiasedMFScorer
-    from lenskit.data import Dataset
+    from lenskit.data import Dataset as LensKitDataset
     from lenskit.knn import ItemKNNScorer
 
 FACTORISATION_GRID: tuple[dict[str, Setting], ...] = (
@@ -68,7 +68,7 @@ class LensKitModel:
         return prediction_N
 
 
-def fit_factorisation(data: PreparedData, seed: int) -> Fitted:
+def fit_factorisation(data: Dataset, seed: int) -> Fitted:
     """Biased matrix factorisation by alternating least squares; new users are folded in."""
     _start_lenskit()
     from lenskit.als import BiasedMFScorer
@@ -84,7 +84,7 @@ def fit_factorisation(data: PreparedData, seed: int) -> Fitted:
     return tune(data, FACTORISATION_GRID, fit)
 
 
-def fit_neighbours(data: PreparedData, seed: int) -> Fitted:
+def fit_neighbours(data: Dataset, seed: int) -> Fitted:
     """Item neighbours by the cosine of item-centred ratings, weighted by it.
 
     An item with fewer than `least_neighbours` rated neighbours gets the bias: users with few ratings need that.
@@ -104,7 +104,7 @@ def fit_neighbours(data: PreparedData, seed: int) -> Fitted:
     return tune(data, NEIGHBOUR_GRID, fit)
 
 
-def _dataset(data: PreparedData) -> "Dataset":
+def _dataset(data: Dataset) -> "LensKitDataset":
     """All ratings of training users."""
     import pandas as pd
     from lenskit.data import from_interactions_df

@@ -16,20 +16,20 @@ from scipy.special import logit
 from paml.baselines.features import Statistics, Values, places, training_episodes
 from paml.baselines.means import fit_constant
 from paml.baselines.rows import Fitted, Setting, SplitRows, tune
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.schema import Kind
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
 GRID: tuple[dict[str, Setting], ...] = ({"inverse_regularisation": 0.01}, {"inverse_regularisation": 0.1})
-LEAST_RATE = 0.001
+MIN_RATE = 0.001
 
 
 class Encoder:
     """Makes the sparse matrix of any split's rows."""
 
-    def __init__(self, data: PreparedData) -> None:
+    def __init__(self, data: Dataset) -> None:
         self._data, self._statistics = data, Statistics(data)
 
     def matrix(self, rows: SplitRows, pick_P: np.ndarray, *, own: bool) -> sp.csr_array:
@@ -47,7 +47,7 @@ class Encoder:
         """Log-odds of the item's and the user's shrunk rate, and how much is known of each."""
         mean = self._statistics.mean
         columns = self._statistics.columns(rows, pick_P, own=own)
-        rates = [np.clip(mean + columns[name], LEAST_RATE, 1 - LEAST_RATE) for name in ("item_bias", "user_offset")]
+        rates = [np.clip(mean + columns[name], MIN_RATE, 1 - MIN_RATE) for name in ("item_bias", "user_offset")]
         return [*(logit(rate_P) for rate_P in rates), columns["item_rows"] / 10, columns["user_rows"] / 10]
 
 
@@ -76,7 +76,7 @@ class LogisticModel:
         return prediction_N
 
 
-def fit_logistic(data: PreparedData, seed: int) -> Fitted:
+def fit_logistic(data: Dataset, seed: int) -> Fitted:
     """scikit-learn's logistic regression with the regularisation of the grid above."""
     from sklearn.linear_model import LogisticRegression
 

@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from paml.baselines.rows import Fitted, SplitRows, tune
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 
 SHRINKAGES = (1.0, 2.0, 5.0, 10.0, 20.0)
 """The grid, for items and for users."""
@@ -26,7 +26,7 @@ class BiasModel:
     user_shrinkage: float
 
     @classmethod
-    def fit(cls, data: PreparedData, item_shrinkage: float, user_shrinkage: float) -> "BiasModel":
+    def fit(cls, data: Dataset, item_shrinkage: float, user_shrinkage: float) -> "BiasModel":
         """b_i = sum(r - mu) / (n_i + shrinkage) over the training rows of item i."""
         train = SplitRows.of(data, "train")
         mean = float(train.target_N.mean(dtype=np.float64))
@@ -44,31 +44,31 @@ class BiasModel:
         return prediction_N
 
 
-def tuned_bias(data: PreparedData, shrinkages: Sequence[float] = SHRINKAGES) -> BiasModel:
+def tuned_bias(data: Dataset, shrinkages: Sequence[float] = SHRINKAGES) -> BiasModel:
     """Bias fold-in with both shrinkages chosen by the loss on validation users (the first ones if there are none)."""
     validation = SplitRows.of(data, "validation")
     models = [BiasModel.fit(data, item, user) for item, user in product(shrinkages, shrinkages)]
     return min(models, key=lambda model: validation.loss(data.schema.target, model.predict(validation)))
 
 
-def fit_constant(data: PreparedData, seed: int) -> Fitted:
+def fit_constant(data: Dataset, seed: int) -> Fitted:
     """The mean training target: infinite shrinkage of both biases, nothing to choose."""
     return tune(data, [{}], lambda: BiasModel.fit(data, inf, inf))
 
 
-def fit_user_mean(data: PreparedData, seed: int) -> Fitted:
+def fit_user_mean(data: Dataset, seed: int) -> Fitted:
     """The mean of the user's support targets, shrunk towards the training mean; a rate, for clicks."""
     grid = [{"user_shrinkage": shrinkage} for shrinkage in SHRINKAGES]
     return tune(data, grid, lambda user_shrinkage: BiasModel.fit(data, inf, user_shrinkage))
 
 
-def fit_item_mean(data: PreparedData, seed: int) -> Fitted:
+def fit_item_mean(data: Dataset, seed: int) -> Fitted:
     """The item's mean training target, shrunk towards the mean of all."""
     grid = [{"item_shrinkage": shrinkage} for shrinkage in SHRINKAGES]
     return tune(data, grid, lambda item_shrinkage: BiasModel.fit(data, item_shrinkage, inf))
 
 
-def fit_bias(data: PreparedData, seed: int) -> Fitted:
+def fit_bias(data: Dataset, seed: int) -> Fitted:
     """Item and user bias."""
     grid = [{"item_shrinkage": item, "user_shrinkage": user} for item, user in product(SHRINKAGES, SHRINKAGES)]
     return tune(data, grid, lambda **shrinkages: BiasModel.fit(data, **shrinkages))

@@ -10,7 +10,7 @@ from paml.baselines.lenskit import fit_factorisation, fit_neighbours
 from paml.baselines.logistic import fit_logistic
 from paml.baselines.means import fit_bias, fit_constant, fit_item_mean, fit_user_mean
 from paml.baselines.rows import Fitted
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
 
 RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
@@ -25,7 +25,7 @@ class Baseline:
     """For tables."""
     kinds: frozenset[str]
     """Kinds of target that it predicts."""
-    fitting: Callable[[PreparedData, int], Fitted]
+    fitting: Callable[[Dataset, int], Fitted]
     needs: str | None = None
     """A package beyond paml's own dependencies."""
     reference: bool = False
@@ -44,7 +44,7 @@ class Baseline:
             missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
             raise SettingsError(missing, remedy="pip install 'paml[baselines]'")
 
-    def fit(self, data: PreparedData, seed: int = 0) -> Fitted:
+    def fit(self, data: Dataset, seed: int = 0) -> Fitted:
         """Fit on training users, choose settings on validation users."""
         self.require(data.schema.target.kind)
         return self.fitting(data, seed)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.engine.heads import on_scale
 from paml.episodes.tasks import Tasks
@@ -37,7 +37,7 @@ class SplitRows:
     """How many support rows of each user a predictor may use; None: all of them."""
 
     @classmethod
-    def of(cls, data: PreparedData, split: Split) -> "SplitRows":
+    def of(cls, data: Dataset, split: Split) -> "SplitRows":
         """Views of the flat arrays: a split is a slice."""
         tasks = Tasks.of(data, split)
         rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
@@ -150,7 +150,7 @@ class Fitted:
 
 
 def tune(
-    data: PreparedData,
+    data: Dataset,
     grid: Iterable[Mapping[str, Setting]],
     fit: Callable[..., PredictorT],
     facts: Callable[[PredictorT], Mapping[str, Setting]] = lambda predictor: {},

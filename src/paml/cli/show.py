@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paml.analysis.verdict import costs
-from paml.data.dataset import PreparedData, RuleRecord
+from paml.data.dataset import Dataset, RuleRecord
 from paml.recommend.explain import Reason
 from paml.recommend.predictor import Recommendation, User
 from paml.report.render import Form, render
@@ -129,7 +129,7 @@ def settings_table(settings: type[Settings]) -> Table:
     return table
 
 
-def render_preparation(console: Console, data: PreparedData) -> None:
+def render_preparation(console: Console, data: Dataset) -> None:
     """What the rules kept, what was left out, and what there is now."""
     manifest = data.manifest
     console.print(_rules_table(manifest.rules))
@@ -137,8 +137,8 @@ def render_preparation(console: Console, data: PreparedData) -> None:
         console.print(f"skipped {manifest.source.bad_lines:,} bad lines")
     if manifest.source.repeated:
         console.print(f"left out {manifest.source.repeated:,} earlier ratings of the same item by the same user")
-    if manifest.source.strangers:
-        console.print(f"{manifest.source.strangers:,} users have no profile: all their fields are unknown")
+    if manifest.source.users_without_profile:
+        console.print(f"{manifest.source.users_without_profile:,} users have no profile: all their fields are unknown")
     for note in manifest.notes:
         console.print(note, markup=False, soft_wrap=True)
     summary = f"{data.path}: {manifest.users:,} users, {manifest.interactions:,} interactions"
@@ -164,7 +164,7 @@ def render_description(console: Console, facts: dict[str, Any]) -> None:
     )
     paper = facts["paper"] or {}
     sizes.add_row("users", _beside(f"{facts['users']:,}", paper.get("users"), ",d"))
-    sizes.add_row("items", _beside(f"{facts['items']:,} ({facts['items_met']:,} met)", paper.get("items"), ",d"))
+    sizes.add_row("items", _beside(f"{facts['items']:,} ({facts['items_interacted']:,} met)", paper.get("items"), ",d"))
     sizes.add_row("interactions", f"{facts['interactions']:,}")
     sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
     groups = " / ".join(f"{share:.1%}" for share in facts["groups"].values())

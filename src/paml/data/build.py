@@ -21,7 +21,7 @@ from paml.data.dataset import (
     content_digests,
 )
 from paml.data.protocol import SPLITS, Groups, Protocol, is_major, split_users, support_counts
-from paml.data.schema import DTYPES, Kind, Schema, without_wrong_values
+from paml.data.schema import DTYPES, Kind, Schema, without_invalid_values
 from paml.data.sources import RawData
 from paml.data.target_encoding import with_rates
 from paml.data.vocabulary import Categories, Encoder, fit
@@ -57,7 +57,7 @@ def write_split(
     ends = np.cumsum(np.bincount(codes, minlength=len(SPLITS)))
     if ends[0] == 0:
         raise DataError("no training users are left", where=record.name, remedy="loosen the protocol's settings")
-    strangers = int(users["_stranger"].sum())
+    users_without_profile = int(users["_without_profile"].sum())
     major = is_major(users, chosen.groups.common, protocol.major_above)
     support = support_counts(users["_rows"].to_numpy(), protocol.support_share)
     with progress.step("sorting interactions by user"):
@@ -93,11 +93,11 @@ def write_split(
                 update={
                     "facts": facts,
                     "repeated": chosen.repeated or record.repeated,
-                    "strangers": strangers or record.strangers,
+                    "users_without_profile": users_without_profile or record.users_without_profile,
                 }
             ),
             protocol=protocol,
-            fields=schema,
+            data_schema=schema,
             rules=chosen.rules,
             users=len(users),
             items=len(items),
@@ -151,7 +151,7 @@ def _ordered_rows(
             *(["_best"] if raw.best is not None else []),
             *context,
         )
-        .with_columns(without_wrong_values(raw.schema.context))
+        .with_columns(without_invalid_values(raw.schema.context))
         .collect(engine="streaming")
     )
     if once:
@@ -179,7 +179,7 @@ def _as_written(
         group=pl.Series(np.where(major, "major", "minor"), dtype=pl.String),
         support_rows=pl.Series(support),
         query_rows=pl.col("_rows") - pl.Series(support),
-    ).drop("_log", "_rows", "_positives", "_stranger")
+    ).drop("_log", "_rows", "_positives", "_without_profile")
     return {"users": users, "items": items.with_columns(pl.col("item").cast(pl.String)), "interactions": rows}
 
 

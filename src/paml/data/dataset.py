@@ -27,7 +27,7 @@ from paml.data.vocabulary import Encoder
 from paml.errors import FormatError
 from paml.settings import Settings
 
-FORMAT = 1
+FORMAT = 2
 PREPARE_AGAIN = "prepare the data set again"
 Side = Literal["user", "item", "context"]
 
@@ -42,7 +42,7 @@ class SourceRecord(Settings):
     """Lines that could not be read and were skipped."""
     repeated: int = 0
     """Earlier ratings of the same item by the same user, left out."""
-    strangers: int = 0
+    users_without_profile: int = 0
     """Kept users of whom the source has no profile."""
     facts: dict[str, float] = Field(default_factory=dict)
     """What is known beyond the tables: the best reachable error of a synthetic world's test users."""
@@ -69,7 +69,7 @@ class Manifest(Settings):
     seal: str
     source: SourceRecord
     protocol: Protocol
-    fields: Schema
+    data_schema: Schema
     rules: tuple[RuleRecord, ...]
     users: int
     items: int
@@ -91,14 +91,14 @@ class Manifest(Settings):
 
     def computed_fingerprint(self) -> str:
         """SHA-256 of what the data set is: independent of when and by which library versions it was written."""
-        return self._digest(leave_out={"fingerprint", "seal", "files", "created_by", "notes"})
+        return self._digest(exclude_fields={"fingerprint", "seal", "files", "created_by", "notes"})
 
     def computed_seal(self) -> str:
         """SHA-256 of the whole manifest but the seal."""
-        return self._digest(leave_out={"seal"})
+        return self._digest(exclude_fields={"seal"})
 
-    def _digest(self, leave_out: set[str]) -> str:
-        covered = self.model_dump(mode="json", exclude=leave_out)
+    def _digest(self, exclude_fields: set[str]) -> str:
+        covered = self.model_dump(mode="json", exclude=exclude_fields)
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
@@ -111,14 +111,14 @@ class Vocabulary(Settings):
     common: dict[str, tuple[str, ...]]
 
 
-class PreparedData:
+class Dataset:
     """An opened data set; tables and arrays are read when they are asked for."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
 
     @classmethod
-    def open(cls, path: str | Path) -> "PreparedData":
+    def open(cls, path: str | Path) -> "Dataset":
         """Open a folder written by `paml.prepare`, checking that it is complete and that nobody edited the manifest."""
         path = Path(path)
         manifest = _read_manifest(path / "manifest.json")
@@ -142,7 +142,7 @@ class PreparedData:
     @property
     def schema(self) -> Schema:
         """Fields and target."""
-        return self.manifest.fields
+        return self.manifest.data_schema
 
     def users(self) -> pl.LazyFrame:
         """Profiles, splits and groups, one row per user."""

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.sources import SOURCES
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
-def describe(data: PreparedData) -> dict[str, Any]:
+def describe(data: Dataset) -> dict[str, Any]:
     """Sizes, splits, groups, what each rule dropped, the target's histogram, rows per user, common values.
 
     Under `paper`: what the paper prints about the same data, if it does.
@@ -26,10 +26,10 @@ def describe(data: PreparedData) -> dict[str, Any]:
         "path": str(data.path),
         "fingerprint": manifest.fingerprint,
         "source": manifest.source.model_dump(mode="json"),
-        "target": manifest.fields.target.model_dump(mode="json"),
+        "target": manifest.data_schema.target.model_dump(mode="json"),
         "users": manifest.users,
         "items": manifest.items,
-        "items_met": int(data.interactions().select(pl.col("item").n_unique()).collect().item()),
+        "items_interacted": int(data.interactions().select(pl.col("item").n_unique()).collect().item()),
         "interactions": manifest.interactions,
         "splits": sizes,
         "groups": {"major": major / manifest.users, "minor": 1 - major / manifest.users},
@@ -38,7 +38,7 @@ def describe(data: PreparedData) -> dict[str, Any]:
         "dropped": {rule.rule: rule.dropped for rule in manifest.rules},
         "bad_lines": manifest.source.bad_lines,
         "repeated": manifest.source.repeated,
-        "strangers": manifest.source.strangers,
+        "users_without_profile": manifest.source.users_without_profile,
         "notes": list(manifest.notes),
         "paper": asdict(source.paper) if source is not None and source.paper is not None else None,
         "histogram": _histogram(data),
@@ -48,7 +48,7 @@ def describe(data: PreparedData) -> dict[str, Any]:
     }
 
 
-def _histogram(data: PreparedData) -> dict[str, int]:
+def _histogram(data: Dataset) -> dict[str, int]:
     """How often each target value occurs, the scale's levels at least."""
     counts = data.interactions().group_by("target").len().collect()
     found = {f"{value:g}": int(count) for value, count in counts.iter_rows()}

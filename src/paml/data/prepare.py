@@ -10,7 +10,7 @@ import polars as pl
 
 from paml.data.build import Chosen, write_split
 from paml.data.dataset import (
-    PreparedData,
+    Dataset,
     RuleRecord,
     SourceRecord,
 )
@@ -20,10 +20,10 @@ from paml.data.protocol import (
     cold_users,
     common_values,
     enough_interactions,
-    right_profiles,
+    valid_profiles,
     with_interactions,
 )
-from paml.data.schema import DTYPES, Field, Schema, without_wrong_values
+from paml.data.schema import DTYPES, Field, Schema, without_invalid_values
 from paml.data.sources import LoadRequest, RawData, Source, find_source
 from paml.data.sources.download import fetch
 from paml.errors import DataError, SettingsError
@@ -45,7 +45,7 @@ def prepare(
     progress: Progress = SILENT,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
-) -> PreparedData:
+) -> Dataset:
     """Read the source called `name` (its input at `source`) and write a prepared data set to `out`.
 
     Without `source`, an official archive is fetched, where there is one; `extra` and `schema` are further inputs that
@@ -82,9 +82,9 @@ def prepare(
             bad_lines=raw.bad_lines,
         )
         chosen = choose(raw, protocol, progress)
-        raw = replace(raw, notes=(*raw.notes, *_many_strangers(raw, chosen.users)))
+        raw = replace(raw, notes=(*raw.notes, *_many_without_profile(raw, chosen.users)))
         write_split(raw, chosen, record, protocol, folder, progress)
-    return PreparedData.open(target)
+    return Dataset.open(target)
 
 
 def _input(kind: Source, option: str, path: str | Path | None) -> Path | None:
@@ -111,7 +111,7 @@ def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Cho
     groups = common_values(users, schema.features("user"), protocol.common_share)
     users, rules = _apply_rules(users, protocol, schema)
     users, items = (
-        table.with_columns(without_wrong_values(fields))
+        table.with_columns(without_invalid_values(fields))
         for table, fields in ((users, schema.user), (items, schema.item))
     )
     return Chosen(users, items, groups, tuple(rules), repeated)
@@ -140,7 +140,7 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
     how many do not count is returned. Repeated impressions of clicks all count.
     """
     target, scale = pl.col("target").cast(pl.Float64), raw.schema.target
-    wrong = ~scale.is_right(target)
+    wrong = ~scale.is_valid(target)
     counts = (
         raw.interactions.group_by("user")
         .agg(
@@ -169,10 +169,10 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
 
 def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
     met = raw.interactions.select("item").unique().collect(engine="streaming")
-    strangers = met.join(items.select("item"), on="item", how="anti").sort("item")
-    if len(strangers):
+    unknown = met.join(items.select("item"), on="item", how="anti").sort("item")
+    if len(unknown):
         raise DataError(
-            f"item '{strangers['item'][0]}' has interactions and no row ({len(strangers)} such items)",
+            f"item '{unknown['item'][0]}' has interactions and no row ({len(unknown)} such items)",
             where=raw.files.get("item", "items"),
             remedy="add the missing rows, with blank fields if nothing is known",
         )
@@ -181,22 +181,25 @@ def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
 def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     """Users with their counts; users that only the interactions know follow, with a blank profile."""
     known = users.join(counts, on="user", how="left", maintain_order="left")
-    strangers = counts.join(users.select("user"), on="user", how="anti").sort("user")
+    users_without_profile = counts.join(users.select("user"), on="user", how="anti").sort("user")
     users = pl.concat(
-        [known.with_columns(_stranger=pl.lit(value=False)), strangers.with_columns(_stranger=pl.lit(value=True))],
+        [
+            known.with_columns(_without_profile=pl.lit(value=False)),
+            users_without_profile.with_columns(_without_profile=pl.lit(value=True)),
+        ],
         how="diagonal",
     ).with_columns(pl.col("_rows", "_positives").fill_null(0))
     log = [pl.col("_log")] if "_log" in users.columns else []
-    return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # of strangers no source says more
+    return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # of users_without_profile no source says more
 
 
-def _many_strangers(raw: RawData, users: pl.DataFrame) -> list[str]:
+def _many_without_profile(raw: RawData, users: pl.DataFrame) -> list[str]:
     """A note if the users' file describes few of those who are kept: then keys are often written in another way."""
-    strangers = int(users["_stranger"].sum())
-    if "user" not in raw.files or 2 * strangers <= len(users):
+    count = int(users["_without_profile"].sum())
+    if "user" not in raw.files or 2 * count <= len(users):
         return []
     file = raw.files["user"]
-    return [f"{strangers:,} of {len(users):,} users have no row in {file}: are keys written as in the interactions?"]
+    return [f"{count:,} of {len(users):,} users have no row in {file}: are keys written as in the interactions?"]
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
@@ -211,8 +214,8 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
 
     users = apply("users with log data", with_interactions(users))
     users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
-    if protocol.drop_wrong_profiles:
-        users = apply("no blank or wrong profile value", right_profiles(users, schema.features("user")))
+    if protocol.drop_invalid_profiles:
+        users = apply("no blank or wrong profile value", valid_profiles(users, schema.features("user")))
     clicks = schema.target.kind == "click"
     what = f"at least {protocol.min_interactions} {'clicks' if clicks else 'ratings'}"
     users = apply(what, enough_interactions(users, protocol.min_interactions, clicks=clicks))

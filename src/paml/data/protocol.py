@@ -1,6 +1,6 @@
 """The paper's evaluation protocol (Sec. 5 "Experimental Setup" and Sec. D.1), one function per rule.
 
-The rules on users take a table with one row per user (columns `user`, `_log`, `_rows`, `_positives`, `_stranger`
+The rules on users take a table with one row per user (columns `user`, `_log`, `_rows`, `_positives`, `_without_profile`
 and the profile) and return what they kept and how many they dropped. Randomness is an argument.
 """
 
@@ -43,7 +43,7 @@ class Protocol(Settings):
 
     seed: int = Described(0, ge=0, description="seed of the user split and of the support/query split")
     cold_share: float = Described(0.8, gt=0, le=1, description="share of users, those with the least log data, kept")
-    drop_wrong_profiles: bool = Described(True, description="drop users with a blank or wrong profile value")
+    drop_invalid_profiles: bool = Described(True, description="drop users with a blank or wrong profile value")
     min_interactions: int = Described(2, ge=2, description="drop users with fewer ratings (rating) or clicks (click)")
     user_ratio: Ratio = Described((7.0, 1.0, 2.0), description="users in train:validation:test")
     support_share: float = Described(0.8, gt=0, lt=1, description="share of a user's rows in the support set")
@@ -76,14 +76,14 @@ def cold_users(users: pl.DataFrame, share: float) -> Kept:
     return Kept(users[np.sort(least)], len(users) - keep)
 
 
-def right_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
+def valid_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
     """Drop users with a blank or wrong value in any profile field (step 3): age 5 or 300, a garbled location.
 
-    Users of whom no profile is known at all (`_stranger`) stay: every field of theirs is "unknown".
+    Users of whom no profile is known at all (`_without_profile`) stay: every field of theirs is "unknown".
     """
     if not fields:
         return Kept(users, 0)
-    kept = users.filter(pl.all_horizontal(field.is_right() for field in fields) | pl.col("_stranger"))
+    kept = users.filter(pl.all_horizontal(field.is_valid() for field in fields) | pl.col("_without_profile"))
     return Kept(kept, len(users) - len(kept))
 
 
@@ -126,7 +126,7 @@ def common_values(users: pl.DataFrame, fields: Sequence[Field], share: float) ->
     for field in fields:
         if field.kind is Kind.MULTI:
             continue
-        column = users.filter(field.is_right())[field.name].cast(pl.String).alias("value")
+        column = users.filter(field.is_valid())[field.name].cast(pl.String).alias("value")
         counts = column.drop_nulls().value_counts(name="n").sort(["n", "value"], descending=[True, False])
         top = 1 if len(counts) == 2 else math.ceil(share * len(counts) - TOLERANCE)
         common[field.name] = counts["value"].head(top).to_list()

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from paml.data.build import Chosen, write_split
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.protocol import Groups
 from paml.data.sources import RawData
 from paml.files import new_folder
@@ -18,7 +18,7 @@ from paml.progress import SILENT, Progress
 SPLIT_COLUMNS = ("split", "group", "support_rows", "query_rows")
 
 
-def resplit(data: PreparedData, seed: int, out: str | Path, progress: Progress = SILENT) -> PreparedData:
+def resplit(data: Dataset, seed: int, out: str | Path, progress: Progress = SILENT) -> Dataset:
     """Write the data set split with `seed` to `out`; facts about its test users (a best reachable error) are lost."""
     manifest, schema = data.manifest, data.schema
     derived = [field.name for field in schema.item if field.derived is not None]
@@ -42,7 +42,7 @@ def resplit(data: PreparedData, seed: int, out: str | Path, progress: Progress =
         _log=pl.lit(0),
         _rows=pl.col("support_rows") + pl.col("query_rows"),
         _positives=pl.lit(0),
-        _stranger=pl.lit(value=False),  # who they were is not recorded, and how many is kept
+        _without_profile=pl.lit(value=False),  # who they were is not recorded, and how many is kept
     ).drop(SPLIT_COLUMNS)
     groups = Groups({name: list(values) for name, values in data.vocabulary.common.items()}, manifest.common_shares)
     protocol = manifest.protocol.model_copy(update={"seed": seed})
@@ -50,4 +50,4 @@ def resplit(data: PreparedData, seed: int, out: str | Path, progress: Progress =
         chosen = Chosen(chosen_users, items, groups, manifest.rules)
         record = manifest.source.model_copy(update={"facts": {}})
         write_split(raw, chosen, record, protocol, folder, progress)
-    return PreparedData.open(out)
+    return Dataset.open(out)

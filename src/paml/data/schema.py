@@ -95,7 +95,7 @@ class Field(Settings):
                 raise ValueError("a regular expression without look-around") from None
         return value
 
-    def is_right(self) -> pl.Expr:
+    def is_valid(self) -> pl.Expr:
         """Whether a value is neither blank nor wrong (paper, Sec. D.1, step 3)."""
         column = pl.col(self.name)
         right = column.is_not_null()
@@ -120,10 +120,10 @@ class Field(Settings):
         return (self.minimum, self.maximum, self.pattern) != (None, None, None)
 
 
-def without_wrong_values(fields: Sequence[Field]) -> list[pl.Expr]:
+def without_invalid_values(fields: Sequence[Field]) -> list[pl.Expr]:
     """Columns in which wrong values have become blank: what is wrong is not known, and no input."""
     return [
-        pl.when(field.is_right()).then(pl.col(field.name)).alias(field.name)
+        pl.when(field.is_valid()).then(pl.col(field.name)).alias(field.name)
         for field in fields
         if field.is_limited and field.derived is None
     ]
@@ -154,7 +154,7 @@ class Target(Settings):
         """All values of the scale, lowest first: 1 .. 5 gives the d = 5 of the paper's table of layers."""
         return [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
 
-    def is_right(self, column: pl.Expr) -> pl.Expr:
+    def is_valid(self, column: pl.Expr) -> pl.Expr:
         """Whether a value is a level of the scale."""
         steps = (column - self.low) / self.step
         inside = column.is_finite() & (column >= self.low) & (column <= self.high)

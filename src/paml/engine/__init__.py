@@ -1,1 +1,8 @@
-"""."""
+"""The engine: the mathematics of adaptation, torch only.
+
+ops      products with cheap gradients
+layers   a linear layer in three forms: shared, attending to the support set, with each user's own weights
+heads    what outputs mean: value, classes, click; loss, gradient, curvature, prediction
+adapt    gradient steps: one step is attention over the support set
+solvers  the inner problem of a user: gradient steps, or the closed form
+"""

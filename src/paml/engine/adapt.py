@@ -92,19 +92,19 @@ def adapt(
     steps: int = 1,
     first_order: bool = False,
     offset_BSK: Tensor | None = None,
-    evidence: Tensor | None = None,
+    pseudo_count: Tensor | None = None,
 ) -> Adaptation:
     """Take `steps` gradient steps on the support set with each user's rate.
 
     `first_order` treats the gradients as constants; the rate is differentiated in any case. `offset_BSK` is added to
-    the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with `evidence` c, their
-    sum divided by n + c. Where autograd is off, as in serving, no graph is built.
+    the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with a
+    `pseudo_count` c, their sum divided by n + c. Where autograd is off, as in serving, no graph is built.
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
     taken: list[Step] = []
     x = x.detached() if first_order and torch.is_grad_enabled() else x
     count_B1 = mask_BS.sum(dim=1, keepdim=True)
-    weight_BS = mask_BS / (count_B1.clamp(min=1) if evidence is None else count_B1 + evidence)
+    weight_BS = mask_BS / (count_B1.clamp(min=1) if pseudo_count is None else count_B1 + pseudo_count)
     for _ in range(steps):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)
@@ -181,13 +181,13 @@ def _attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
     further = steps - 1
     if isinstance(x, ItemInput):
         attention = S * (0.25 * (D + K) + (D if further else 0) + further * K)
-        written_out = D * K * (0.25 + further + steps)
+        materialised = D * K * (0.25 + further + steps)
     else:
         attention = (
             S * (D + K) * (0.25 * steps + further * steps)
         )  # steps blocks for the query, steps / 2 on average before
-        written_out = D * K * (0.25 + 2 * further + steps)
-    return attention < written_out
+        materialised = D * K * (0.25 + 2 * further + steps)
+    return attention < materialised
 
 
 def _squared_norm(x: AnyInput, grad_BSK: Tensor) -> Tensor:

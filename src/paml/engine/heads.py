@@ -14,7 +14,7 @@ from torch.nn.functional import log_softmax, one_hot, softmax
 from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.errors import SettingsError, nearest
 
-EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are pressed
+EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are squashed
 
 
 class Head(Protocol):
@@ -50,7 +50,7 @@ class CurvedHead(Head, Protocol):
 
 @dataclass(frozen=True)
 class ValueHead:
-    """One real number and squared error: loss (y - out)^2; predictions are pressed onto a scale, if there is one."""
+    """One real number and squared error: loss (y - out)^2; predictions are squashed onto a scale, if there is one."""
 
     scale: tuple[float, float] | None = None
     outputs: int = 1
@@ -69,7 +69,7 @@ class ValueHead:
         return torch.full_like(y_BR, 2.0)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
-        """The output itself, or pressed onto the scale."""
+        """The output itself, or squashed onto the scale."""
         out_BR = out_BRK.squeeze(-1)
         return out_BR if self.scale is None else on_scale(out_BR, *self.scale)
 
@@ -153,16 +153,16 @@ def on_scale(out: Tensor, low: float, high: float) -> Tensor:
     if not torch.is_grad_enabled():  # in use, few are beyond, and exponentials of all would cost more than the rest
         inside = out.clamp(low + edge, high - edge)
         beyond = inside != out
-        return inside.masked_scatter_(beyond, _pressed(out[beyond], low, high, edge)) if beyond.any() else inside
-    return _pressed(out, low, high, edge)
+        return inside.masked_scatter_(beyond, _squashed(out[beyond], low, high, edge)) if beyond.any() else inside
+    return _squashed(out, low, high, edge)
 
 
-def _pressed(out: Tensor, low: float, high: float, edge: float) -> Tensor:
+def _squashed(out: Tensor, low: float, high: float, edge: float) -> Tensor:
     """The same, of any outputs."""
     over, under = (out - (high - edge)).clamp(min=0), (low + edge - out).clamp(min=0)
     inside = out.clamp(low + edge, high - edge)
-    pressed = inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)
-    return pressed.clamp(low, high)  # against the last bit of rounding
+    squashed = inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)
+    return squashed.clamp(low, high)  # against the last bit of rounding
 
 
 def click_weight(y: Tensor) -> Tensor:
@@ -171,10 +171,10 @@ def click_weight(y: Tensor) -> Tensor:
     return w0 + (w1 - w0) * y
 
 
-def head_for(name: str, target: Target, *, pressed: bool = False) -> Head:
+def head_for(name: str, target: Target, *, squashed: bool = False) -> Head:
     """The head called `name`; `auto` is `value` for ratings and `click` for clicks.
 
-    With `pressed`, values are pressed between the lowest and the highest rating.
+    With `squashed`, values are squashed between the lowest and the highest rating.
     """
     if name == "auto":
         name = "click" if target.kind == "click" else "value"
@@ -182,7 +182,7 @@ def head_for(name: str, target: Target, *, pressed: bool = False) -> Head:
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
     heads: dict[str, Head] = {
-        "value": ValueHead((target.low, target.high) if pressed else None),
+        "value": ValueHead((target.low, target.high) if squashed else None),
         "classes": ClassesHead(tuple(target.levels)),
         "click": ClickHead(),
     }

@@ -70,19 +70,19 @@ class ItemTable:
 
     @property
     def shortest(self) -> int:
-        """How many items a stretch should have at least."""
+        """How many items a chunk should have at least."""
         return 1
 
     def rows(self, index_R: Tensor) -> Tensor:
         """The vectors of some items, (R, D)."""
         return self.vectors_ND.index_select(0, index_R)
 
-    def stretch(self, items: slice) -> Tensor:
-        """The vectors of a stretch of the items, (R, D)."""
+    def chunk(self, items: slice) -> Tensor:
+        """The vectors of a chunk of the items, (R, D)."""
         return self.vectors_ND[items]
 
-    def stretch_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
-        """A stretch of the items, or of their vectors' first part, times E weights, and what is added, (E, R)."""
+    def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
+        """A chunk of the items, or of their vectors' first part, times E weights, and what is added, (E, R)."""
         return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
 
     def _times(self, weights_DK: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class ItemInput:
 
 @dataclass(frozen=True)
 class TableInput:
-    """Input of the first layer for a whole stretch of the table, the same rows and one context for each user.
+    """Input of the first layer for a whole chunk of the table, the same rows and one context for each user.
 
     Nothing is gathered, and items times weights of all users' own is one product: how serving scores everything.
     """
@@ -154,7 +154,7 @@ class TableInput:
     @cached_property
     def x_BRD(self) -> Tensor:
         """The rows written out, for whoever needs them."""
-        x_BRD = self.table.stretch(self.items).expand(len(self.shared_BC), -1, -1)
+        x_BRD = self.table.chunk(self.items).expand(len(self.shared_BC), -1, -1)
         if self.context_BD is None:
             return x_BRD
         return torch.cat([x_BRD, self.context_BD.unsqueeze(1).expand(-1, x_BRD.shape[1], -1)], dim=-1)
@@ -182,7 +182,7 @@ class TableInput:
         """The same of the items' vectors alone, or of their first part: one product for all users."""
         B, D, K = weights_BDK.shape
         weights_ED = weights_BDK.mT.reshape(B * K, D)
-        return self.table.stretch_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT
+        return self.table.chunk_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """What a table says of the rows' items, (1, R, K)."""

@@ -20,8 +20,8 @@ from paml.engine.adapt import Adaptation, Rate, Solution, Theta, adapt, forward
 from paml.engine.heads import CurvedHead, Head
 from paml.engine.layers import AnyInput, ItemInput, PersonalLayer, SharedLayer
 
-LEAST_VARIANCE = 1e-6
-LEAST_CURVATURE = 1e-12  # of a click that is as good as certain; its root has a finite slope
+MIN_VARIANCE = 1e-6
+MIN_CURVATURE = 1e-12  # of a click that is as good as certain; its root has a finite slope
 
 
 class Inner(nn.Module):
@@ -37,15 +37,15 @@ class Inner(nn.Module):
 
 
 class GradientSteps(Inner):
-    """`steps` gradient steps; the loss is sum / (n + c), c learned, if `evidence` (c's start) is above 0.
+    """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (c's start) is above 0.
 
     With c = 0 it is the paper's mean over the n support rows; with c > 0 few rows move a user less far than many.
     """
 
-    def __init__(self, head: Head, steps: int, evidence: float = 0.0, *, first_order: bool = False) -> None:
+    def __init__(self, head: Head, steps: int, pseudo_count: float = 0.0, *, first_order: bool = False) -> None:
         super().__init__()
         self.head, self.steps, self.first_order = head, steps, first_order
-        self.log_evidence = nn.Parameter(torch.tensor(math.log(evidence))) if evidence else None
+        self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(pseudo_count))) if pseudo_count else None
 
     def forward(
         self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
@@ -61,7 +61,7 @@ class GradientSteps(Inner):
             steps=self.steps,
             first_order=self.first_order,
             offset_BSK=offset_BSK,
-            evidence=None if self.log_evidence is None else self.log_evidence.exp(),
+            pseudo_count=None if self.log_pseudo_count is None else self.log_pseudo_count.exp(),
         )
 
 
@@ -110,7 +110,7 @@ class ClosedForm(Inner):
 
 def prior_variance(rate: Tensor) -> Tensor:
     """alpha_i, kept above 0."""
-    return rate.clamp(min=LEAST_VARIANCE)
+    return rate.clamp(min=MIN_VARIANCE)
 
 
 def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, variance_B11: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, varianc
         factor_BFF = torch.linalg.cholesky(bent_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
         return torch.cholesky_solve(features_BSF.mT @ right_BSN, factor_BFF)
     products_BSS = variance_B11 * (features_BSF @ features_BSF.mT)
-    root_BS1 = curvature_BS.clamp(min=LEAST_CURVATURE).sqrt().unsqueeze(-1)
+    root_BS1 = curvature_BS.clamp(min=MIN_CURVATURE).sqrt().unsqueeze(-1)
     inner_BSS = root_BS1 * products_BSS * root_BS1.mT + torch.eye(S, dtype=root_BS1.dtype, device=root_BS1.device)
     explained_BSN = torch.cholesky_solve(root_BS1 * (products_BSS @ right_BSN), torch.linalg.cholesky(inner_BSS))
     return variance_B11 * (features_BSF.mT @ (right_BSN - root_BS1 * explained_BSN))

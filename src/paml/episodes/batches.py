@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.schema import Schema
 from paml.episodes.features import Features, FeatureTable
 from paml.episodes.tasks import Block, TaskBatch
@@ -46,7 +46,7 @@ class Loader:
 
     def __init__(
         self,
-        data: PreparedData,
+        data: Dataset,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         schema: Schema | None = None,

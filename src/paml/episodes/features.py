@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paml.data.dataset import PreparedData, Side
+from paml.data.dataset import Dataset, Side
 from paml.data.schema import Field, Kind, Schema
 
 
@@ -51,7 +51,7 @@ class FeatureTable:
         self.fields, self._arrays, self._offsets = tuple(fields), arrays, offsets
 
     @classmethod
-    def of(cls, data: PreparedData, side: Side, schema: Schema | None = None) -> "FeatureTable":
+    def of(cls, data: Dataset, side: Side, schema: Schema | None = None) -> "FeatureTable":
         """The fields of one side that a schema has."""
         fields = (schema or data.schema).features(side)
         arrays = {field.name: data.array(f"{side}.{field.name}") for field in fields}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.schema import Field, Kind
 from paml.data.vocabulary import laid_out
 from paml.episodes.features import FeatureTable
@@ -51,11 +51,11 @@ def _counts(text: str, k: int) -> bool:
     return after.isdigit() and (before.isdigit() or (text[k] == "-" and not before))
 
 
-def key_table(items: pl.LazyFrame, fields: Sequence[Field], ties: Sequence[str]) -> FeatureTable | None:
-    """The keys of all items' values in the fields that tie them, each by its field's name; None without ties."""
-    if not ties:
+def key_table(items: pl.LazyFrame, fields: Sequence[Field], affinity_fields: Sequence[str]) -> FeatureTable | None:
+    """The keys of all items' values in the affinity fields, each by its field's name; None if there are none."""
+    if not affinity_fields:
         return None
-    table, tied = items.select(ties).collect(), [field for field in fields if field.name in ties]
+    table, tied = items.select(affinity_fields).collect(), [field for field in fields if field.name in affinity_fields]
     arrays, offsets = {}, {}
     for field in tied:
         column = table[field.name]
@@ -65,6 +65,6 @@ def key_table(items: pl.LazyFrame, fields: Sequence[Field], ties: Sequence[str])
     return FeatureTable(tied, arrays, offsets)
 
 
-def item_keys(data: PreparedData, ties: Sequence[str]) -> FeatureTable | None:
+def item_keys(data: Dataset, affinity_fields: Sequence[str]) -> FeatureTable | None:
     """The same of a data set."""
-    return key_table(data.items(), data.schema.features("item"), ties)
+    return key_table(data.items(), data.schema.features("item"), affinity_fields)

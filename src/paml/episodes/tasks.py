@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.protocol import support_counts
 
 BATCHES_PER_WINDOW = 64  # users are shuffled, then sorted by length within windows of this many batches
@@ -61,7 +61,7 @@ class Tasks:
     support: np.ndarray
 
     @classmethod
-    def of(cls, data: PreparedData, split: Literal["train", "validation", "test"]) -> "Tasks":
+    def of(cls, data: Dataset, split: Literal["train", "validation", "test"]) -> "Tasks":
         """The tasks of one split; nothing outside its slice is read."""
         first, end = data.manifest.splits[split]
         return cls(first, data.array("offsets")[first : end + 1], data.array("support")[first:end])

@@ -10,17 +10,17 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.episodes.tasks import Tasks
 from paml.errors import TrainingError
 
 Erased = Literal["all", "query"]
 
 
-class Withheld(PreparedData):
+class BlindedDataset(Dataset):
     """A data set whose test users' targets are erased: all of them, or those of query rows."""
 
-    def __init__(self, data: PreparedData, erased: Erased) -> None:
+    def __init__(self, data: Dataset, erased: Erased) -> None:
         super().__init__(data.path, data.manifest)
         self._erased: Erased = erased
 

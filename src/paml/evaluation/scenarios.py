@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import require_untouched
 from paml.evaluation.scoring import per_user_metrics, score_rows
-from paml.network.build import met_in_training
+from paml.network.build import interacted_in_training
 
 SHOTS = (0, 1, 3, 5, 10, 20)
 SAMPLE = 20_000
@@ -38,7 +38,7 @@ class Scores:
     """To adapt to one user and score the query rows; None for what cannot adapt."""
 
 
-def score(data: PreparedData, entry: str, predict: Predict, *, few: bool) -> Scores:
+def score(data: Dataset, entry: str, predict: Predict, *, few: bool) -> Scores:
     """Score an entry on the test users; `few` asks for the k-shot scenarios, too."""
     tasks = Tasks.of(data, "test")
     query_N = tasks.query_mask()
@@ -67,10 +67,10 @@ def score(data: PreparedData, entry: str, predict: Predict, *, few: bool) -> Sco
     )
 
 
-def _by_item(data: PreparedData, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> list[pl.DataFrame]:
+def _by_item(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> list[pl.DataFrame]:
     """The metrics on query rows of items that training users met (warm) and did not meet (cold)."""
     rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
-    warm_N = met_in_training(data)[data.array("item")[rows]]
+    warm_N = interacted_in_training(data)[data.array("item")[rows]]
     user_N = np.repeat(np.arange(len(tasks)), np.diff(tasks.offsets))
     users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
     frames = []
@@ -91,7 +91,7 @@ def _by_item(data: PreparedData, tasks: Tasks, query_N: np.ndarray, prediction_N
     return frames
 
 
-def _sample(data: PreparedData, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> pl.DataFrame:
+def _sample(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> pl.DataFrame:
     label_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
     chosen = np.random.default_rng(0).permutation(len(label_Q))[:SAMPLE]
     return pl.DataFrame({"label": label_Q[chosen].astype(np.int8), "p": prediction_N[query_N][chosen]})

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
 from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
@@ -19,7 +19,7 @@ USERS_AT_ONCE = 4096
 
 
 def evaluate_ensemble(
-    ensemble: Ensemble, data: PreparedData, split: Split = "test", loader: Loader | None = None
+    ensemble: Ensemble, data: Dataset, split: Split = "test", loader: Loader | None = None
 ) -> pl.DataFrame:
     """Adapt every user of a split on the stored support set and score the query set; the ensemble is not changed.
 
@@ -28,12 +28,12 @@ def evaluate_ensemble(
     """
     tasks = Tasks.of(data, split)
     if loader is None:
-        loader = Loader(data, next(ensemble.parameters()).device, keys=item_keys(data, ensemble.ties))
+        loader = Loader(data, next(ensemble.parameters()).device, keys=item_keys(data, ensemble.affinity_fields))
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
     return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 
 
-def _evaluate_some(ensemble: Ensemble, loader: Loader, data: PreparedData, tasks: Tasks) -> pl.DataFrame:
+def _evaluate_some(ensemble: Ensemble, loader: Loader, data: Dataset, tasks: Tasks) -> pl.DataFrame:
     return score_rows(data, tasks, *predict_rows(ensemble, loader, tasks))
 
 
@@ -57,7 +57,7 @@ def predict_rows(
     return prediction_N, rate_U
 
 
-def score_rows(data: PreparedData, tasks: Tasks, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
+def score_rows(data: Dataset, tasks: Tasks, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
     """One row per user from predictions for all rows of some users (only those of query rows count)."""
     count_U = np.diff(tasks.offsets)
     support_U = np.asarray(tasks.support, dtype=np.int64)

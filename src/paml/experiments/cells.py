@@ -17,11 +17,11 @@ import polars as pl
 import torch
 
 from paml.baselines import SplitRows, find_baseline
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
 from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
-from paml.evaluation.blinding import Withheld
+from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.scenarios import Scores, score
 from paml.evaluation.scoring import predict_rows
 from paml.files import new_folder
@@ -55,9 +55,7 @@ def cell_name(entry: str, seed: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.=-]+', ' ', entry)}@{seed}"
 
 
-def run_cell(
-    data: PreparedData, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress
-) -> None:
+def run_cell(data: Dataset, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress) -> None:
     """Fit an entry, score it on the test users, and store all of it."""
     with _peak_memory() as peak:
         if entry.method is None:
@@ -79,12 +77,12 @@ def run_cell(
             marked.write_parquet(cell / f"{name}.parquet")
 
 
-def _run_baseline(data: PreparedData, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
+def _run_baseline(data: Dataset, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
     baseline = find_baseline(name)
     started = time.perf_counter()
-    fitted = baseline.fit(Withheld(data, "all"), seed)
+    fitted = baseline.fit(BlindedDataset(data, "all"), seed)
     seconds = time.perf_counter() - started
-    test = SplitRows.of(Withheld(data, "query"), "test")
+    test = SplitRows.of(BlindedDataset(data, "query"), "test")
 
     def predict(shots: int | None) -> tuple[np.ndarray, None]:
         return fitted.predictor.predict(test if shots is None else test.with_shots(shots)), None
@@ -96,14 +94,14 @@ def _run_baseline(data: PreparedData, name: str, seed: int) -> tuple[Scores, dic
 
 
 def _run_method(
-    data: PreparedData, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress
+    data: Dataset, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress
 ) -> tuple[Scores, dict[str, pl.DataFrame]]:
     assert entry.method is not None
     path = folder / "runs" / cell_name(entry.name, seed)
     settings = {**plan["settings"], **(entry.settings or {})}
     started = time.perf_counter()
     run = train(
-        Withheld(data, "all"),
+        BlindedDataset(data, "all"),
         entry.method,
         plan["recipe"],
         seed=seed,
@@ -114,7 +112,7 @@ def _run_method(
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
-    loader = Loader(Withheld(data, "query"), device, keys=item_keys(data, run.ensemble.ties))
+    loader = Loader(BlindedDataset(data, "query"), device, keys=item_keys(data, run.ensemble.affinity_fields))
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)
@@ -153,7 +151,7 @@ def _cost(run: Run, seconds: float) -> pl.DataFrame:
 
 
 @torch.no_grad()
-def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: PreparedData) -> pl.DataFrame:
+def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: Dataset) -> pl.DataFrame:
     """User embeddings h of some test users, as the first member has them."""
     some = tasks.part(0, EMBEDDED_USERS)
     users = data.users().slice(some.first, len(some)).select("user", "group").collect()

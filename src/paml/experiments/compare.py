@@ -17,7 +17,7 @@ import polars as pl
 
 from paml.analysis.results import FORMAT, read_plan, summarise_comparison
 from paml.baselines import BASELINES, baselines_for, find_baseline
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.resplit import resplit
 from paml.errors import SettingsError, TrainingError, nearest
 from paml.experiments.cells import Entry, cell_name, run_cell
@@ -36,7 +36,7 @@ ABLATION = (
 
 
 def compare(
-    data: PreparedData | str | Path,
+    data: Dataset | str | Path,
     methods: Sequence[str] | None = None,
     seeds: int = 3,
     recipe: str | Path = "tuned",
@@ -56,7 +56,7 @@ def compare(
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     """
-    data = data if isinstance(data, PreparedData) else PreparedData.open(data)
+    data = data if isinstance(data, Dataset) else Dataset.open(data)
     kind = data.schema.target.kind
     known = baselines_for(kind)
     chosen = [name for name in known if known[name].is_installed()] if baselines is None else list(baselines)
@@ -93,7 +93,7 @@ def refresh(folder: str | Path) -> dict[str, Any]:
 
 
 def _check(
-    data: PreparedData,
+    data: Dataset,
     entries: list[Entry],
     kind: str,
     recipe: str | Path,
@@ -119,7 +119,7 @@ def _check(
 
 
 def _plan(
-    data: PreparedData,
+    data: Dataset,
     entries: list[Entry],
     seeds: int,
     recipe: str | Path,
@@ -201,9 +201,7 @@ def _entries(plan: Mapping[str, Any]) -> list[Entry]:
     return plain + [Entry(name, made["method"], made["settings"]) for name, made in plan["variants"].items()]
 
 
-def _run_grid(
-    data: PreparedData, folder: Path, plan: Mapping[str, Any], entries: list[Entry], progress: Progress
-) -> None:
+def _run_grid(data: Dataset, folder: Path, plan: Mapping[str, Any], entries: list[Entry], progress: Progress) -> None:
     """Every cell that is not there yet, seed by seed, so that early reports compare all entries."""
     cells = [(entry, seed) for seed in plan["seeds"] for entry in entries]
     todo = [cell for cell in cells if not (folder / "cells" / cell_name(cell[0].name, cell[1])).exists()]
@@ -239,12 +237,12 @@ def _time_left(todo: list[tuple[Entry, int]], took: Mapping[str, float]) -> str:
     return f", about {seconds / 60:.0f} min left" if seconds >= 60 else ", less than a minute left"
 
 
-def _split(data: PreparedData, folder: Path, plan: Mapping[str, Any], seed: int) -> PreparedData:
+def _split(data: Dataset, folder: Path, plan: Mapping[str, Any], seed: int) -> Dataset:
     """The data set as it is for seed 0, split anew for the others."""
     if plan["same_split"] or seed == 0:
         return data
     path = folder / "splits" / str(seed)
-    return PreparedData.open(path) if path.exists() else resplit(data, data.manifest.protocol.seed + seed, path)
+    return Dataset.open(path) if path.exists() else resplit(data, data.manifest.protocol.seed + seed, path)
 
 
 def _gather(folder: Path, plan: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paml.baselines import baselines_for
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.prepare import prepare
 from paml.data.protocol import Protocol
 from paml.data.sources.synthetic import SyntheticSettings
@@ -14,14 +14,14 @@ from paml.experiments.compare import compare
 from paml.progress import SILENT, Progress
 
 SEEDS = 2
-SHORT = {"epochs": 10, "members": 2}  # enough to see what happens, in less than three minutes on two cores
+SHORT = {"epochs": 10, "ensemble_size": 2}  # enough to see what happens, in less than three minutes on two cores
 
 
 @dataclass(frozen=True)
 class DemoResult:
     """The prepared data, the comparison's folder and results, and baselines whose packages are not installed."""
 
-    data: PreparedData
+    data: Dataset
     folder: Path
     results: dict[str, Any]
     left_out: list[str]
@@ -30,7 +30,7 @@ class DemoResult:
 def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
     """Compare all methods and baselines on the embedded ratings in `out`, or go on with what is there."""
     folder = out / "data"
-    data = PreparedData.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
+    data = Dataset.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
     expected = SyntheticSettings().model_dump(mode="json")
     if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
         remedy = "choose another --out, or remove it"

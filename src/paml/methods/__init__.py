@@ -1,1 +1,9 @@
-"""."""
+"""Methods: a method is a rate, an objective and a solver.
+
+rates       where alpha comes from: fixed, per parameter, per user
+memory      AT-PAML's bounded memory of users
+neighbours  how that memory is searched: exact, kd-tree, HNSW
+learner     network, rate, solver and head together: what a method trains; ensembles of them
+objectives  the meta-losses: query loss, regularised, pooled
+registry    the methods, one line each
+"""

@@ -35,10 +35,10 @@ class Adapted:
         if len(embedded.h_BH) == 1:
             return replace(self, adaptation=Adaptation(layers))  # there is but one
         layers = tuple(layer.of(users) for layer in layers)
-        start_BDK = None if embedded.start_BDK is None else embedded.start_BDK[users]
+        prior_BDK = None if embedded.prior_BDK is None else embedded.prior_BDK[users]
         return replace(
             self,
-            embedded=replace(embedded, h_BH=embedded.h_BH[users], start_BDK=start_BDK),
+            embedded=replace(embedded, h_BH=embedded.h_BH[users], prior_BDK=prior_BDK),
             adaptation=Adaptation(layers),
         )
 
@@ -68,7 +68,7 @@ class Learner(nn.Module):
         return self._outputs(adapted, self.network.first_input(adapted.embedded, block))
 
     def outputs_of_all(self, adapted: Adapted, items: slice, context: Features | None) -> Tensor:
-        """Outputs for a stretch of the items, in one context, (B, R, K)."""
+        """Outputs for a chunk of the items, in one context, (B, R, K)."""
         return self._outputs(adapted, self.network.whole_input(adapted.embedded, items, context))
 
     @staticmethod
@@ -98,10 +98,10 @@ class Ensemble(nn.Module):
         return [member for member in self._members if isinstance(member, Learner)]
 
     @property
-    def ties(self) -> tuple[str, ...]:
+    def affinity_fields(self) -> tuple[str, ...]:
         """The item fields by which items are tied."""
         items = self.members[0].network.items
-        return items.ties.names if isinstance(items, ItemFactors) and items.ties is not None else ()
+        return items.affinity.names if isinstance(items, ItemFactors) and items.affinity is not None else ()
 
     def predict(self, batch: TensorBatch) -> tuple[Tensor, Tensor]:
         """Predictions of the query rows (B, R), and the users' rates (B)."""

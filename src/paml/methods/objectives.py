@@ -15,12 +15,12 @@ from paml.methods.rates import rate_per_user
 Objective = Callable[[Learner, TensorBatch], Tensor]
 
 
-def query_loss(learner: Learner, batch: TensorBatch, overlook: float = 0.0) -> Tensor:
+def query_loss(learner: Learner, batch: TensorBatch, user_bias_discount: float = 0.0) -> Tensor:
     """Mean over users of L_i(theta_i) on the query set (Eq. 1)."""
-    return _losses(learner, learner.adapt(learner.embed(batch), batch.user_B), batch.query, overlook).mean()
+    return _losses(learner, learner.adapt(learner.embed(batch), batch.user_B), batch.query, user_bias_discount).mean()
 
 
-def regularised_query_loss(gamma: float, overlook: float = 0.0) -> Objective:
+def regularised_query_loss(gamma: float, user_bias_discount: float = 0.0) -> Objective:
     """Mean over users of L_i(theta_i) + gamma * ||dL_i/dtheta||^2 * |alpha_i| (REG-PAML, Sec. 4.3 and Eq. 4).
 
     The gradient is that of the support loss at theta: the first inner step's.
@@ -28,7 +28,7 @@ def regularised_query_loss(gamma: float, overlook: float = 0.0) -> Objective:
 
     def objective(learner: Learner, batch: TensorBatch) -> Tensor:
         adapted = learner.adapt(learner.embed(batch), batch.user_B)
-        loss_B = _losses(learner, adapted, batch.query, overlook)
+        loss_B = _losses(learner, adapted, batch.query, user_bias_discount)
         if gamma == 0 or learner.inner.steps == 0:
             return loss_B.mean()
         alpha_B = rate_per_user(adapted.rate, len(loss_B))
@@ -50,14 +50,14 @@ def pooled_loss(learner: Learner, batch: TensorBatch) -> Tensor:
     return torch.stack(total).sum() / torch.stack(count).sum()
 
 
-def _losses(learner: Learner, adapted: Adapted, block: RowBlock, overlook: float) -> Tensor:
+def _losses(learner: Learner, adapted: Adapted, block: RowBlock, user_bias_discount: float) -> Tensor:
     """Mean squared error of each user, less a share of what the user's level has in it: mean e^2 - o (mean e)^2, (B).
 
     A few ratings tell a user's level whatever the weights are, and what they cannot is noise in the gradient;
     the differences between items are what the weights have to learn.
     """
-    if not overlook:
+    if not user_bias_discount:
         return learner.loss(adapted, block)
     out_BRK = learner.outputs(adapted, block)
     loss_B = user_loss(learner.head.row_loss(out_BRK, block.y_BR), block.mask_BR)
-    return loss_B - overlook * user_loss(out_BRK.squeeze(-1) - block.y_BR, block.mask_BR) ** 2
+    return loss_B - user_bias_discount * user_loss(out_BRK.squeeze(-1) - block.y_BR, block.mask_BR) ** 2

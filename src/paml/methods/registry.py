@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.engine.heads import ClickHead, Head, ValueHead, head_for
 from paml.engine.solvers import ClosedForm, GradientSteps, Inner
 from paml.errors import SettingsError, nearest
@@ -25,7 +25,7 @@ from paml.methods.learner import Ensemble, Learner
 from paml.methods.memory import MemoryRate
 from paml.methods.objectives import Objective, pooled_loss, query_loss, regularised_query_loss
 from paml.methods.rates import FixedRate, ParameterRate, PersonalRate, RateSource
-from paml.network.build import DataShape, build_network, met_in_training
+from paml.network.build import DataShape, build_network, interacted_in_training
 from paml.network.network import Network
 from paml.training.recipe import Recipe
 
@@ -61,11 +61,11 @@ def _with_memory(network: Network, recipe: Recipe, rng: torch.Generator) -> Rate
 
 
 def _query_loss(recipe: Recipe) -> Objective:
-    return partial(query_loss, overlook=recipe.overlook)
+    return partial(query_loss, user_bias_discount=recipe.user_bias_discount)
 
 
 def _regularised(recipe: Recipe) -> Objective:
-    return regularised_query_loss(recipe.gamma, recipe.overlook)
+    return regularised_query_loss(recipe.gamma, recipe.user_bias_discount)
 
 
 METHODS: dict[str, Method] = {
@@ -93,11 +93,13 @@ def find_method(name: str) -> Method:
 
 def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Learner:
     """An untrained learner, generated from the schema and the vocabulary sizes."""
-    head = head_for(recipe.head, shape.schema.target, pressed=recipe.on_scale)
+    head = head_for(recipe.head, shape.schema.target, squashed=recipe.on_scale)
     found = find_method(method)
     inner = _inner(found, head, recipe)
-    if recipe.overlook and not isinstance(head, ValueHead):
-        raise SettingsError("overlook needs a squared error", remedy="use head=value, or set overlook=0")
+    if recipe.user_bias_discount and not isinstance(head, ValueHead):
+        raise SettingsError(
+            "user_bias_discount needs a squared error", remedy="use head=value, or set user_bias_discount=0"
+        )
     network = build_network(shape, recipe, head.outputs, rng)
     if recipe.start_at_mean:
         with torch.no_grad():
@@ -107,19 +109,19 @@ def build_learner(method: str, shape: DataShape, recipe: Recipe, rng: torch.Gene
 
 def build_ensemble(method: str, shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Ensemble:
     """As many untrained learners as the recipe says."""
-    return Ensemble([build_learner(method, shape, recipe, rng) for _ in range(recipe.members)])
+    return Ensemble([build_learner(method, shape, recipe, rng) for _ in range(recipe.ensemble_size)])
 
 
 def _inner(method: Method, head: Head, recipe: Recipe) -> Inner:
     if not method.solved:
-        return GradientSteps(head, recipe.inner_steps, recipe.evidence, first_order=recipe.first_order)
+        return GradientSteps(head, recipe.inner_steps, recipe.pseudo_count, first_order=recipe.first_order)
     if not isinstance(head, ValueHead | ClickHead):
         raise SettingsError(f"head '{recipe.head}' has no closed form", remedy="use head=value")
     return ClosedForm(head, recipe.inner_steps)
 
 
-def fit_to_data(learners: Iterable[Learner], data: PreparedData) -> None:
+def fit_to_data(learners: Iterable[Learner], data: Dataset) -> None:
     """Tell the networks which items training users met."""
-    met_I = torch.from_numpy(met_in_training(data))
+    met_I = torch.from_numpy(interacted_in_training(data))
     for learner in learners:
         learner.network.items.known.number(met_I)

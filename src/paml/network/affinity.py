@@ -1,4 +1,4 @@
-"""Ties between items that share a value, such as an author: a user's own taste for single values.
+"""Affinity between items that share a value, such as an author: a user's own taste for single values.
 
 Legend: N items, R of them, F fields, V values of all fields, W width of a value's vector, L learned part of an item's
 vector, D = L + W, T values of all items laid end to end, E weights.
@@ -12,10 +12,10 @@ from paml.engine.layers import ItemTable
 from paml.episodes.features import Features
 from paml.network.embeddings import FieldEmbedder
 
-MOST_WRITTEN_OUT = 1 << 20  # numbers of all items' ties
+MAX_MATERIALISED = 1 << 20  # numbers of all items' ties
 
 
-class Ties(nn.Module):
+class Affinity(nn.Module):
     """What ties items that share a value, such as an author: z_j = sum over fields f of s_f z_f(value of item j).
 
     The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
@@ -33,7 +33,7 @@ class Ties(nn.Module):
     def looked_up(self, items: int) -> bool:
         """Whether the ties of so many items are looked up by value, not written out: items are many, values few."""
         values = sum(len(self.values.table(field)) for field in self.values.fields)
-        return items > values and items * self.width > MOST_WRITTEN_OUT
+        return items > values and items * self.width > MAX_MATERIALISED
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class Ties(nn.Module):
         value_NFW: Tensor = self.values(features.keys).view(features.count, len(self.strength), self.width)
         return (value_NFW * self.strength.view(1, -1, 1)).sum(dim=1)
 
-    def table(self, learned_NL: Tensor, features: Features) -> "TiedTable":
+    def table(self, learned_NL: Tensor, features: Features) -> "AffinityTable":
         """Items with these ties, and what was learned of them."""
         assert features.keys is not None, "items that are tied need the keys of their values"
         first = 0
@@ -61,7 +61,7 @@ class Ties(nn.Module):
             first += len(values[-1])
         item_T, order_T = torch.cat(item).sort(stable=True)
         end_N = torch.bincount(item_T, minlength=features.count).cumsum(0)
-        return TiedTable(
+        return AffinityTable(
             learned_NL,
             torch.cat(values),
             torch.cat(code)[order_T],
@@ -70,11 +70,11 @@ class Ties(nn.Module):
         )
 
 
-class TiedTable(ItemTable):
+class AffinityTable(ItemTable):
     """Items whose tied part is not written out: x w is computed once per value, and looked up for each item.
 
     Values are few and items many: a catalogue takes a fraction of the memory and time. Once per value is once in each
-    stretch, so that these should not be short. For serving; nothing is learned, and `vectors_ND` is the learned part.
+    chunk, so that these should not be short. For serving; nothing is learned, and `vectors_ND` is the learned part.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TiedTable(ItemTable):
 
     @property
     def shortest(self) -> int:
-        """V: a stretch of fewer items costs as much."""
+        """V: a chunk of fewer items costs as much."""
         return len(self._value_VW)
 
     def rows(self, index_R: Tensor) -> Tensor:
@@ -104,23 +104,23 @@ class TiedTable(ItemTable):
         tied_RW = self._summed(self._value_VW, place_T, start_R)
         return torch.cat([super().rows(index_R), tied_RW], dim=1)
 
-    def stretch(self, items: slice) -> Tensor:
-        """The vectors of a stretch of the items, (R, D)."""
-        return torch.cat([super().stretch(items), self._stretch_of(self._value_VW, items)], dim=1)
+    def chunk(self, items: slice) -> Tensor:
+        """The vectors of a chunk of the items, (R, D)."""
+        return torch.cat([super().chunk(items), self._chunk_of(self._value_VW, items)], dim=1)
 
-    def stretch_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
-        """A stretch of the items, or of what was learned of them, times E weights, and what is added, (E, R)."""
+    def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
+        """A chunk of the items, or of what was learned of them, times E weights, and what is added, (E, R)."""
         learned = self.vectors_ND.shape[1]
-        learned_ER = super().stretch_times(weights_ED[:, :learned], add_E1, items)
+        learned_ER = super().chunk_times(weights_ED[:, :learned], add_E1, items)
         if weights_ED.shape[1] == learned:  # a user's start, which says nothing of ties
             return learned_ER
-        return learned_ER + self._stretch_of(self._value_VW @ weights_ED[:, learned:].mT, items).mT
+        return learned_ER + self._chunk_of(self._value_VW @ weights_ED[:, learned:].mT, items).mT
 
     def _times(self, weights_DK: Tensor) -> Tensor:
-        return self.stretch_times(weights_DK.mT, weights_DK.new_zeros(weights_DK.shape[1], 1), slice(None)).mT
+        return self.chunk_times(weights_DK.mT, weights_DK.new_zeros(weights_DK.shape[1], 1), slice(None)).mT
 
-    def _stretch_of(self, value_VE: Tensor, items: slice) -> Tensor:
-        """What a stretch of the items has of each value's numbers, summed, (R, E)."""
+    def _chunk_of(self, value_VE: Tensor, items: slice) -> Tensor:
+        """What a chunk of the items has of each value's numbers, summed, (R, E)."""
         first, end, _ = items.indices(len(self.vectors_ND))
         offset_R = self._offset_N1[first:end]
         place = slice(int(self._offset_N1[first]), int(self._offset_N1[max(first, end)]))

@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, embedding_bag
 from paml.data.schema import Field, Kind
 from paml.episodes.features import Features
 
-Bags = Literal["mean", "root"]
+Pooling = Literal["mean", "root"]
 
 
 def _key(field: Field) -> str:
@@ -38,11 +38,11 @@ class FieldEmbedder(nn.Module):
         rng: torch.Generator,
         *,
         summed: bool = False,
-        bags: Bags = "mean",
+        multi_pooling: Pooling = "mean",
     ) -> None:
         super().__init__()
         self.fields, self.width = tuple(fields), width if summed else width * len(fields)
-        self._summed, self._bags = summed, bags
+        self._summed, self._pooling = summed, multi_pooling
         tables, numbers = {}, {}
         for field in fields:
             key = _key(field)
@@ -82,11 +82,11 @@ class FieldEmbedder(nn.Module):
     def share(self, count_n: Tensor, dtype: torch.dtype) -> Tensor:
         """How much each of so many values counts."""
         count_n = count_n.clamp(min=1).to(dtype)
-        return 1 / count_n if self._bags == "mean" else count_n.rsqrt()
+        return 1 / count_n if self._pooling == "mean" else count_n.rsqrt()
 
     def _bag(self, table: Tensor, codes: Tensor, offsets: Tensor) -> Tensor:
         offsets = offsets.to(codes.dtype)
-        if self._bags == "mean":
+        if self._pooling == "mean":
             return embedding_bag(codes, table, offsets, mode="mean")
         count_n = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
         return embedding_bag(codes, table, offsets, mode="sum") * self.share(count_n, table.dtype).unsqueeze(-1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paml.episodes.features import Features
-from paml.network.affinity import TiedTable, Ties
+from paml.network.affinity import Affinity, AffinityTable
 from paml.network.embeddings import FieldEmbedder
 
 
@@ -86,12 +86,12 @@ class ItemFactors(nn.Module):
         own: Tensor,
         width: int,
         outputs: int,
-        ties: Ties | None = None,
+        affinity: Affinity | None = None,
     ) -> None:
         """`own` are initial values, as wide as the fields' sum; the part for biases starts at 0."""
         super().__init__()
-        self.fields, self.known, self.ties = fields, known, ties
-        self.width = width + (0 if ties is None else ties.width)
+        self.fields, self.known, self.affinity = fields, known, affinity
+        self.width = width + (0 if affinity is None else affinity.width)
         self._width, self._outputs = width, outputs
         self.own = nn.Parameter(own)
         self.own.data[:, width : width + outputs] = 0.0
@@ -99,15 +99,15 @@ class ItemFactors(nn.Module):
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The batch's distinct items."""
         items = self._learned(features, item_N)
-        if self.ties is None:
+        if self.affinity is None:
             return items
-        return replace(items, vectors_ND=torch.cat([items.vectors_ND, self.ties(features)], dim=1))
+        return replace(items, vectors_ND=torch.cat([items.vectors_ND, self.affinity(features)], dim=1))
 
-    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, TiedTable]:
+    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, AffinityTable]:
         """All items, with ties that are not written out: their vectors are what was learned alone."""
-        assert self.ties is not None
+        assert self.affinity is not None
         items = self._learned(features, item_I)
-        return items, self.ties.table(items.vectors_ND, features)
+        return items, self.affinity.table(items.vectors_ND, features)
 
     def _learned(self, features: Features, item_N: Tensor) -> ItemVectors:
         known_N = self.known(item_N)

@@ -49,7 +49,7 @@ class Embedded:
     h_BH: Tensor
     items: ItemVectors
     table: ItemTable
-    start_BDK: Tensor | None
+    prior_BDK: Tensor | None
 
     def shared(self) -> Tensor:
         """What all rows of a user share: the embedding, and the constant one, (B, C)."""
@@ -59,10 +59,10 @@ class Embedded:
         """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's start."""
         bias_NK = self.items.bias_NK
         offset_BRK = None if bias_NK is None else x.look_up(bias_NK)
-        if self.start_BDK is None:
+        if self.prior_BDK is None:
             return offset_BRK
-        start_BRK = x.items_times(self.start_BDK[:, :-1], self.start_BDK[:, -1:])
-        return start_BRK if offset_BRK is None else offset_BRK + start_BRK
+        prior_BRK = x.items_times(self.prior_BDK[:, :-1], self.prior_BDK[:, -1:])
+        return prior_BRK if offset_BRK is None else offset_BRK + prior_BRK
 
 
 class Network(nn.Module):
@@ -94,15 +94,15 @@ class Network(nn.Module):
     def embed_catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
         """All items, for serving: ties of many items are not written out."""
         items = self.items
-        if isinstance(items, ItemFactors) and items.ties is not None and items.ties.looked_up(len(item_I)):
+        if isinstance(items, ItemFactors) and items.affinity is not None and items.affinity.looked_up(len(item_I)):
             return items.catalogue(features, item_I)
         return self.embed_items(features, item_I)
 
     def embed(self, batch: TensorBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
         """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
         items, table = self.embed_items(batch.items, batch.item_N) if known is None else known
-        start_BDK = self.start(batch.users, items.chosen_NG, batch.support.index_BR, batch.support.mask_BR)
-        return Embedded(batch, self.embed_users(batch.users), items, table, start_BDK)
+        prior_BDK = self.start(batch.users, items.chosen_NG, batch.support.index_BR, batch.support.mask_BR)
+        return Embedded(batch, self.embed_users(batch.users), items, table, prior_BDK)
 
     def first_input(self, embedded: Embedded, block: RowBlock) -> ItemInput:
         """The first layer's input for support or query rows."""
@@ -112,7 +112,7 @@ class Network(nn.Module):
         return ItemInput(embedded.table, block.index_BR, embedded.shared(), context_BRD)
 
     def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
-        """The first layer's input for a stretch of the items, the same for all users, in one context."""
+        """The first layer's input for a chunk of the items, the same for all users, in one context."""
         context_BD = None
         if self.context.fields and context is not None:
             context_BD = self.context(context).expand(len(embedded.h_BH), -1)

@@ -13,17 +13,17 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from paml.data.dataset import PreparedData, Vocabulary
+from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Kind, Schema
 from paml.data.vocabulary import Categories, Scaling
 from paml.episodes.features import Features
 from paml.episodes.hashing import key_table
 from paml.errors import SettingsError, UnknownItem
 from paml.files import read_table, write_table
-from paml.recommend.familiarity import Acquaintance, find_acquaintance
+from paml.recommend.familiarity import Familiarity, fit_familiarity
 
 COUNT, SHARE, VECTOR = "_ratings", "_share", "_vector"  # no field can have these names
-LONGEST_QUERY = 200  # characters of a search that are looked at
+MAX_QUERY_LENGTH = 200  # characters of a search that are looked at
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Catalogue:
         self.titles: list[str] = table[title].fill_null(table["item"]).to_list()
         self.ratings_I: np.ndarray = table[COUNT].to_numpy()
         vectors_IR = torch.from_numpy(table[VECTOR].to_numpy().reshape(len(table), -1).copy())
-        self.acquaintance = Acquaintance(torch.from_numpy(table[SHARE].to_numpy().copy()), vectors_IR)
+        self.familiarity = Familiarity(torch.from_numpy(table[SHARE].to_numpy().copy()), vectors_IR)
         self._row = {item: row for row, item in enumerate(self.ids)}
         self._sorted = sorted(self.ids)
         text = pl.concat_str(pl.Series(self.titles), pl.lit(" "), table["item"])
@@ -99,7 +99,7 @@ class Catalogue:
         """
         if limit < 1:
             raise SettingsError(f"limit {limit} of a search", remedy="expected 1 or more")
-        words = pl.select(_plain(pl.lit(text[:LONGEST_QUERY]))).item().split()
+        words = pl.select(_plain(pl.lit(text[:MAX_QUERY_LENGTH]))).item().split()
         found = self._known_first
         if words:
             found = found.filter(pl.all_horizontal(pl.col("text").str.contains(word, literal=True) for word in words))
@@ -109,7 +109,9 @@ class Catalogue:
             rows = [exact, *(row for row in rows if row != exact)][:limit]
         return [self[row] for row in rows]
 
-    def features(self, schema: Schema, vocabulary: Vocabulary, ties: Sequence[str]) -> tuple[Features, Tensor]:
+    def features(
+        self, schema: Schema, vocabulary: Vocabulary, affinity_fields: Sequence[str]
+    ) -> tuple[Features, Tensor]:
         """The content of all items, encoded as in training, and their rows."""
         codes, bags, numbers = {}, {}, {}
         for field in schema.features("item"):
@@ -122,7 +124,7 @@ class Catalogue:
                 bags[field.name] = torch.from_numpy(flat.copy()), torch.from_numpy(offsets[:-1].copy())
             else:
                 codes[field.name] = torch.from_numpy(encoder.encode(column).copy())
-        keys = key_table(self._table.lazy(), schema.features("item"), ties)
+        keys = key_table(self._table.lazy(), schema.features("item"), affinity_fields)
         known = None if keys is None else keys.rows(np.arange(len(self)))
         return Features(len(self), codes, bags, numbers, known), torch.arange(len(self))
 
@@ -142,11 +144,11 @@ class Catalogue:
         return self.search("", limit=1)[0].item
 
 
-def write_catalogue(data: PreparedData, path: Path, seed: int) -> None:
+def write_catalogue(data: Dataset, path: Path, seed: int) -> None:
     """Store all columns of the data set's items, how many rows of training users each has, and who knows it."""
     end = int(data.array("offsets")[data.manifest.splits["train"][1]])
     count_I = np.bincount(data.array("item")[:end], minlength=data.manifest.items)
-    known = find_acquaintance(data, np.random.default_rng([seed, 5]))
+    known = fit_familiarity(data, np.random.default_rng([seed, 5]))
     columns = (
         pl.Series(COUNT, count_I),
         pl.Series(SHARE, known.share_I.numpy()),

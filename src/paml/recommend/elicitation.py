@@ -27,9 +27,9 @@ from paml.engine.heads import ClickHead, Head, ValueHead
 from paml.engine.solvers import ClosedForm, GradientSteps, prior_variance
 from paml.episodes.batches import RowBlock
 from paml.methods.learner import Adapted, Learner
-from paml.recommend.familiarity import Acquaintance
+from paml.recommend.familiarity import Familiarity
 
-MOST_ITEMS = 4096  # best-known items that are considered: bounds the time per question in large catalogues
+MAX_ITEMS = 4096  # best-known items that are considered: bounds the time per question in large catalogues
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Question:
 def best_question(
     adapted: Sequence[tuple[Learner, Adapted]],
     block_of: Callable[[Tensor], RowBlock],
-    acquaintance: Acquaintance,
+    familiarity: Familiarity,
     rated: np.ndarray,
     skipped: np.ndarray,
 ) -> tuple[int, float, float] | None:
@@ -56,7 +56,7 @@ def best_question(
     """
     told = np.concatenate([rated, skipped])
     known_A = torch.arange(len(told)) < len(rated)
-    chance_I = acquaintance.chances(
+    chance_I = familiarity.chances(
         torch.from_numpy(told).unsqueeze(0), known_A.float().unsqueeze(0), torch.ones(1, len(told))
     )[0]
     open_I = torch.ones(len(chance_I), dtype=torch.bool)
@@ -64,7 +64,7 @@ def best_question(
     item_R = open_I.nonzero().squeeze(1)
     if not len(item_R):
         return None
-    item_R = item_R[chance_I[item_R].topk(min(MOST_ITEMS, len(item_R))).indices]
+    item_R = item_R[chance_I[item_R].topk(min(MAX_ITEMS, len(item_R))).indices]
     chance_R = chance_I[item_R]
     gain_R = gains(adapted, block_of(item_R), chance_R.unsqueeze(0))[0]
     best = int(gain_R.argmax())
@@ -143,7 +143,7 @@ def _prior(learner: Learner, adapted: Adapted, shared_BC: Tensor) -> tuple[Tenso
         return sd_B.view(-1, 1, 1), sd_B * inner.level
     assert isinstance(inner, GradientSteps)
     count_B = adapted.embedded.batch.support.mask_BR.sum(dim=1) + 1
-    count_B = count_B if inner.log_evidence is None else count_B + inner.log_evidence.exp()
+    count_B = count_B if inner.log_pseudo_count is None else count_B + inner.log_pseudo_count.exp()
     steps_B = inner.steps / count_B
     if isinstance(rate, Tensor):
         sd_B = (steps_B * rate.clamp(min=0)).sqrt()
@@ -163,6 +163,6 @@ def _start_shifts(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor
 def _start_inputs(adapted: Adapted, block: RowBlock) -> Tensor:
     """What the start is multiplied with: item vectors without ties, and a one, (B, R, D + 1)."""
     embedded = adapted.embedded
-    assert embedded.start_BDK is not None
-    vectors_BRD = embedding(block.index_BR, embedded.items.vectors_ND[:, : embedded.start_BDK.shape[1] - 1])
+    assert embedded.prior_BDK is not None
+    vectors_BRD = embedding(block.index_BR, embedded.items.vectors_ND[:, : embedded.prior_BDK.shape[1] - 1])
     return torch.cat([vectors_BRD, vectors_BRD.new_ones(*block.index_BR.shape, 1)], dim=-1)

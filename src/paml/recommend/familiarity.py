@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 
-MOST_USERS = 10_000  # a sample is enough, and memory does not grow with the data
+MAX_USERS = 10_000  # a sample is enough, and memory does not grow with the data
 DIRECTIONS = 16
 SPARE_DIRECTIONS = 8  # searched for and dropped: the kept ones come out more exactly
 ROUNDS = 5
-LEAST_NOISE = 0.2  # psi_j, as a share of x_j's variance, at least: a user is never known that well
-LEAST_CHANCE = 1e-4
+MIN_NOISE = 0.2  # psi_j, as a share of x_j's variance, at least: a user is never known that well
+MIN_CHANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Acquaintance:
+class Familiarity:
     """Shares and directions of all items."""
 
     share_I: Tensor
@@ -34,8 +34,8 @@ class Acquaintance:
     @property
     def noise_I(self) -> Tensor:
         """psi_j: the variance that the directions leave."""
-        variance_I = self.share_I * (1 - self.share_I) + LEAST_CHANCE
-        return torch.maximum(variance_I - (self.vectors_IR**2).sum(dim=1), LEAST_NOISE * variance_I)
+        variance_I = self.share_I * (1 - self.share_I) + MIN_CHANCE
+        return torch.maximum(variance_I - (self.vectors_IR**2).sum(dim=1), MIN_NOISE * variance_I)
 
     def chances(self, index_BA: Tensor, known_BA: Tensor, mask_BA: Tensor) -> Tensor:
         """How likely each user knows each item, (B, I), after questions about some: 1 for known, 0 for not known."""
@@ -44,15 +44,15 @@ class Acquaintance:
         precision_BRR = torch.eye(v_BAR.shape[-1], dtype=v_BAR.dtype) + told_BAR.mT @ v_BAR
         surprise_BA1 = (known_BA - self.share_I[index_BA]).unsqueeze(-1)
         u_BR: Tensor = torch.linalg.solve(precision_BRR, told_BAR.mT @ surprise_BA1).squeeze(-1)
-        return (self.share_I + u_BR @ self.vectors_IR.T).clamp(LEAST_CHANCE, 1.0)
+        return (self.share_I + u_BR @ self.vectors_IR.T).clamp(MIN_CHANCE, 1.0)
 
 
-def find_acquaintance(data: PreparedData, rng: np.random.Generator) -> Acquaintance:
+def fit_familiarity(data: Dataset, rng: np.random.Generator) -> Familiarity:
     """Principal directions of a sample of training users, by subspace iteration on the sparse matrix."""
     from scipy.sparse import csr_array  # slow to import, and only the end of a training needs it
 
     first, end = data.manifest.splits["train"]
-    user_U = first + np.sort(rng.permutation(end - first)[:MOST_USERS])
+    user_U = first + np.sort(rng.permutation(end - first)[:MAX_USERS])
     offsets = data.array("offsets")
     count_U = np.asarray(offsets[user_U + 1] - offsets[user_U], dtype=np.int64)
     start_U = np.cumsum(count_U) - count_U
@@ -68,4 +68,4 @@ def find_acquaintance(data: PreparedData, rng: np.random.Generator) -> Acquainta
         basis_IK = x_UI.T @ q_UK - np.outer(share_I, q_UK.sum(axis=0))
     left_IK, size_K, _ = np.linalg.svd(basis_IK, full_matrices=False)
     vectors_IR = left_IK[:, :rank] * (size_K[:rank] / max(len(user_U), 1) ** 0.5)
-    return Acquaintance(torch.from_numpy(share_I.astype(np.float32)), torch.from_numpy(vectors_IR.astype(np.float32)))
+    return Familiarity(torch.from_numpy(share_I.astype(np.float32)), torch.from_numpy(vectors_IR.astype(np.float32)))

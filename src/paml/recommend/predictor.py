@@ -27,9 +27,9 @@ from paml.methods.rates import rate_per_user
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.elicitation import Question, best_question
 from paml.recommend.explain import Reason, effects
-from paml.recommend.rate_profile import Population, Standing
-from paml.recommend.requests import Encoding, Group, Newcomer, ProfileField, Rating, Values
-from paml.recommend.stacked import MOST_USERS, Member, Stack
+from paml.recommend.rate_profile import RateProfile, ReferenceUsers
+from paml.recommend.requests import Encoding, Group, NewUser, ProfileField, Rating, Values
+from paml.recommend.stacked import MAX_USERS, Member, Stack
 
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
 
@@ -52,22 +52,20 @@ class Predictor:
         schema: Schema,
         vocabulary: Vocabulary,
         catalogue: Catalogue,
-        population: Population,
+        reference_users: ReferenceUsers,
         *,
         major_above: int = 2,
     ) -> None:
-        self.catalogue, self.population = catalogue, population
+        self.catalogue, self.reference_users = catalogue, reference_users
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
-        self._features, self._item_I = catalogue.features(schema, vocabulary, ensemble.ties)
+        self._features, self._item_I = catalogue.features(schema, vocabulary, ensemble.affinity_fields)
         members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
         self._stack = Stack(members) if Stack.suits(members) else None
         self.members = members if self._stack is None else self._stack.members
         outputs = max(weights.rows_DK.shape[1] for weights in members[0].learner.network.decision.theta())
         table = members[0].table
-        self._row_width, self._stretch_width = (
-            max(width, outputs) for width in (table.width, table.vectors_ND.shape[1])
-        )
+        self._row_width, self._chunk_width = (max(width, outputs) for width in (table.width, table.vectors_ND.shape[1]))
         self.adapt()  # AT-PAML's index is built by its first search: now, and not while threads share it
 
     @property
@@ -84,38 +82,38 @@ class Predictor:
         """
         if isinstance(ratings, Mapping):
             ratings = [Rating(item, value) for item, value in ratings.items()]
-        return self.adapt_many([Newcomer(profile or {}, tuple(ratings or ()))])[0]
+        return self.adapt_many([NewUser(profile or {}, tuple(ratings or ()))])[0]
 
     @torch.inference_mode()
-    def adapt_many(self, newcomers: Sequence[Newcomer], *, score: bool = False) -> list["User"]:
+    def adapt_many(self, new_users: Sequence[NewUser], *, score: bool = False) -> list["User"]:
         """Adapt to any number of users in one call of the engine; with `score`, all items are scored in one, too.
 
         Nothing known is needed: without ratings theta itself is used with the profile, without a profile every field
         is unknown.
         """
-        if not newcomers:
+        if not new_users:
             return []
-        batch = self.batch(newcomers)
-        stack = self._stack_for(len(newcomers))
+        batch = self.batch(new_users)
+        stack = self._stack_for(len(new_users))
         adapted = [member.adapt(batch) for member in self.members] if stack is None else stack.adapt(batch)
-        rates = [rate_per_user(one.rate, len(newcomers)) for one in adapted]
+        rates = [rate_per_user(one.rate, len(new_users)) for one in adapted]
         rate_B = torch.stack(rates).mean(dim=0).tolist()
         score_BI = self.score_all(adapted) if score else None
         users = []
-        for b, newcomer in enumerate(newcomers):
+        for b, new_user in enumerate(new_users):
             own = tuple(one.of(slice(b, b + 1)) for one in adapted)
-            user = User(self, newcomer, own, rate_B[b], self.encoding.group(newcomer.profile))
+            user = User(self, new_user, own, rate_B[b], self.encoding.group(new_user.profile))
             if score_BI is not None:
                 user.__dict__["_score_I"] = score_BI[b]  # what the cached property would compute
             users.append(user)
         return users
 
-    def batch(self, newcomers: Sequence[Newcomer]) -> TensorBatch:
-        """The newcomers as the engine takes them; rows point at all items of the catalogue."""
-        support = self.encoding.support(newcomers)
+    def batch(self, new_users: Sequence[NewUser]) -> TensorBatch:
+        """The new users as the engine takes them; rows point at all items of the catalogue."""
+        support = self.encoding.support(new_users)
         return TensorBatch(
-            user_B=np.arange(len(newcomers)),
-            users=self.encoding.users([newcomer.profile for newcomer in newcomers]),
+            user_B=np.arange(len(new_users)),
+            users=self.encoding.users([new_user.profile for new_user in new_users]),
             items=self._features,
             item_N=self._item_I,
             support=support,
@@ -136,9 +134,9 @@ class Predictor:
     def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
         """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
         encoded = self.encoding.context([context or {}])
-        step = max(self._rows_at_once(adapted, self._stretch_width), self.members[0].table.shortest)
-        stretches = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
-        parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in stretches]
+        step = max(self._rows_at_once(adapted, self._chunk_width), self.members[0].table.shortest)
+        chunks = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
+        parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in chunks]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> RowBlock:
@@ -167,7 +165,7 @@ class Predictor:
         return max(1, CELLS_AT_ONCE // (together * users * max(width, support)))
 
     def _stack_for(self, users: int) -> Stack | None:
-        return self._stack if users <= MOST_USERS else None
+        return self._stack if users <= MAX_USERS else None
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class User:
     """A user the model has adapted to; made by a predictor."""
 
     predictor: Predictor
-    newcomer: Newcomer
+    new_user: NewUser
     adapted: tuple[Adapted, ...]
     """The adapted model of each member."""
     rate: float
@@ -209,7 +207,7 @@ class User:
         if among is not None:
             is_candidate_I[catalogue.rows(among)] = True
         if exclude_seen:
-            is_candidate_I[catalogue.rows([rating.item for rating in self.newcomer.ratings])] = False
+            is_candidate_I[catalogue.rows([rating.item for rating in self.new_user.ratings])] = False
         row_R = np.flatnonzero(is_candidate_I)
         score_R = self.scores(context)[row_R] if among is None else self._predicted(row_R, context)
         best = _best(score_R, n)
@@ -225,11 +223,11 @@ class User:
     @torch.no_grad()
     def reasons(self, items: Sequence[str], n: int = 3, context: Values | None = None) -> list[list[Reason]]:
         """As `why`, for several items at once."""
-        predictor, ratings = self.predictor, self.newcomer.ratings
+        predictor, ratings = self.predictor, self.new_user.ratings
         block = predictor.block(torch.from_numpy(predictor.catalogue.rows(items)), context)
         if not ratings or not items:
             return [[] for _ in items]
-        batch = predictor.batch([self.newcomer])
+        batch = predictor.batch([self.new_user])
         members = predictor.members
         parts = [effects(member.learner, member.adapt(batch), block) for member in members]
         effect_RS = torch.stack(parts).mean(dim=0).numpy()
@@ -246,22 +244,22 @@ class User:
         `exclude` are items the user was asked about and does not know, which tells as well.
         """
         predictor, catalogue = self.predictor, self.predictor.catalogue
-        rated = catalogue.rows([rating.item for rating in self.newcomer.ratings])
+        rated = catalogue.rows([rating.item for rating in self.new_user.ratings])
         skipped = np.setdiff1d(catalogue.rows(exclude), rated)
-        batch = predictor.batch([self.newcomer])
+        batch = predictor.batch([self.new_user])
         adapted = [(member.learner, member.adapt(batch)) for member in predictor.members]
         found = best_question(
-            adapted, lambda index_R: predictor.block(index_R, None), catalogue.acquaintance, rated, skipped
+            adapted, lambda index_R: predictor.block(index_R, None), catalogue.familiarity, rated, skipped
         )
         if found is None:
             return None
         row, chance, gain = found
         return Question(catalogue.ids[row], catalogue.titles[row], chance, gain)
 
-    def standing(self) -> Standing:
+    def rate_profile(self) -> RateProfile:
         """The own rate on the distribution of training users' rates, and the groups of similar training users."""
         h_H = self.adapted[0].embedded.h_BH[0].numpy()
-        return self.predictor.population.standing(self.rate, h_H)
+        return self.predictor.reference_users.rate_profile(self.rate, h_H)
 
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
         index_R = torch.from_numpy(row_R)

@@ -1,4 +1,4 @@
-"""Training users, as RUN/population.parquet keeps them: groups, rates and embeddings of a sample, and no names.
+"""Training users, as RUN/reference_users.parquet keeps them: groups, rates and embeddings of a sample, and no names.
 
 Legend: P users of the sample, H width of the user embedding.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.data.schema import Schema
 from paml.episodes.features import FeatureTable
 from paml.errors import FormatError
@@ -18,14 +18,14 @@ from paml.files import read_table, write_table
 from paml.methods.learner import Ensemble
 from paml.methods.rates import rate_per_user
 
-MOST_USERS = 10_000
+MAX_USERS = 10_000
 USERS_AT_ONCE = 1024
 BINS = 20
 SIMILAR = 10
 
 
 @dataclass(frozen=True)
-class Standing:
+class RateProfile:
     """Where a user stands among the training users."""
 
     rate: float
@@ -40,7 +40,7 @@ class Standing:
     """Groups of the training users with the nearest embeddings."""
 
 
-class Population:
+class ReferenceUsers:
     """A sample of the training users; never changed after loading."""
 
     def __init__(self, major_P: np.ndarray, rate_P: np.ndarray, h_PH: np.ndarray) -> None:
@@ -55,21 +55,21 @@ class Population:
         )
 
     @classmethod
-    def load(cls, path: Path, width: int) -> "Population":
-        """Read what `write_population` wrote; `width` is that of the first member's user embeddings."""
+    def load(cls, path: Path, width: int) -> "ReferenceUsers":
+        """Read what `write_reference_users` wrote; `width` is that of the first member's user embeddings."""
         table = read_table(path, ("group", "rate", "h"), "train again")
         h_PH = np.array(table["h"].to_list(), dtype=np.float32).reshape(len(table), -1)
         if not len(table) or h_PH.shape[1] != width:
             raise FormatError(f"is not of {width} numbers per user", where=path, remedy="train again")
         return cls((table["group"] == "major").to_numpy(), table["rate"].to_numpy(), h_PH)
 
-    def standing(self, rate: float, h_H: np.ndarray) -> Standing:
+    def rate_profile(self, rate: float, h_H: np.ndarray) -> RateProfile:
         """Where a user of this rate and embedding stands."""
         below, upto = (np.searchsorted(self._sorted_P, np.float32(rate), side) for side in ("left", "right"))
         distance_P = ((self.h_PH - h_H) ** 2).sum(axis=1)
         near = np.argsort(distance_P, kind="stable")[:SIMILAR]
         major = int(self.major_P[near].sum())
-        return Standing(
+        return RateProfile(
             rate=rate,
             percentile=float(50.0 * (below + upto) / len(self._sorted_P)),
             edges=tuple(self._edges.tolist()),
@@ -80,10 +80,10 @@ class Population:
 
 
 @torch.no_grad()
-def write_population(ensemble: Ensemble, data: PreparedData, schema: Schema, path: Path, seed: int) -> None:
+def write_reference_users(ensemble: Ensemble, data: Dataset, schema: Schema, path: Path, seed: int) -> None:
     """Store a random sample of the training users: group, rate (mean over members), first member's embedding."""
     first, end = data.manifest.splits["train"]
-    row_P = first + np.random.default_rng([seed, 4]).permutation(end - first)[:MOST_USERS]
+    row_P = first + np.random.default_rng([seed, 4]).permutation(end - first)[:MAX_USERS]
     features = FeatureTable.of(data, "user", schema)
     device = next(ensemble.parameters()).device
     rates, embeddings = [], []

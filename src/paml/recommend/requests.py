@@ -3,7 +3,7 @@
 What is missing is unknown, never an error: fields that are not given, values that training users did not have, numbers
 outside a field's limits. What cannot be meant is an InputError that names field, value and expectation.
 
-Legend: B newcomers, S support rows.
+Legend: B new_users, S support rows.
 """
 
 import math
@@ -37,7 +37,7 @@ class Rating:
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class NewUser:
     """A user of whom nothing else is known."""
 
     profile: Values = dataclass_field(default_factory=dict)
@@ -54,7 +54,7 @@ class ProfileField:
 
 
 class Encoding:
-    """Newcomers to tensors, by lookups prepared once."""
+    """New users to tensors, by lookups prepared once."""
 
     def __init__(self, schema: Schema, vocabulary: Vocabulary, catalogue: Catalogue, major_above: int) -> None:
         self._target, self._catalogue, self._major_above = schema.target, catalogue, major_above
@@ -97,23 +97,23 @@ class Encoding:
         hits = sum(_is_common(value, self._common[name]) for name, value in given.items())
         return "major" if hits > self._major_above else "minor"
 
-    def support(self, newcomers: Sequence[Newcomer]) -> RowBlock:
-        """The newcomers' ratings side by side; at least one place, which without a rating is no row."""
-        S = max(1, *(len(newcomer.ratings) for newcomer in newcomers))
-        index_BS = np.zeros((len(newcomers), S), dtype=np.int64)
-        y_BS, mask_BS = (np.zeros((len(newcomers), S), dtype=np.float32) for _ in range(2))
+    def support(self, new_users: Sequence[NewUser]) -> RowBlock:
+        """The new users' ratings side by side; at least one place, which without a rating is no row."""
+        S = max(1, *(len(new_user.ratings) for new_user in new_users))
+        index_BS = np.zeros((len(new_users), S), dtype=np.int64)
+        y_BS, mask_BS = (np.zeros((len(new_users), S), dtype=np.float32) for _ in range(2))
         contexts: list[Values] = []
-        for b, newcomer in enumerate(newcomers):
-            n = len(newcomer.ratings)
-            rows = self._catalogue.rows([rating.item for rating in newcomer.ratings])
+        for b, new_user in enumerate(new_users):
+            n = len(new_user.ratings)
+            rows = self._catalogue.rows([rating.item for rating in new_user.ratings])
             if len(set(rows.tolist())) < n:
-                _refuse_twice(newcomer.ratings)
+                _refuse_twice(new_user.ratings)
             index_BS[b, :n], mask_BS[b, :n] = rows, 1.0
-            y_BS[b, :n] = self._values(newcomer.ratings)
+            y_BS[b, :n] = self._values(new_user.ratings)
             if self._context:
-                contexts += [*(rating.context for rating in newcomer.ratings), *({} for _ in range(S - n))]
-            elif any(rating.context for rating in newcomer.ratings):
-                self.context([rating.context for rating in newcomer.ratings])
+                contexts += [*(rating.context for rating in new_user.ratings), *({} for _ in range(S - n))]
+            elif any(rating.context for rating in new_user.ratings):
+                self.context([rating.context for rating in new_user.ratings])
         context = self.context(contexts) if self._context else None
         return RowBlock(torch.from_numpy(index_BS), torch.from_numpy(y_BS), torch.from_numpy(mask_BS), context)
 

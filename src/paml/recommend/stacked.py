@@ -1,6 +1,6 @@
 """An ensemble's members as one: their weights stacked, and every operation started once for all of them.
 
-A newcomer's arithmetic is tiny, and the time goes into starting some hundred operations per member. `torch.func.vmap`
+A new user's arithmetic is tiny, and the time goes into starting some hundred operations per member. `torch.func.vmap`
 runs the learners' own code over stacked weights: nothing is written twice; twelve members cost little more than five.
 That is for one user; with many at once, arithmetic counts, and stacked products are slower than single ones.
 
@@ -23,13 +23,13 @@ from paml.episodes.features import Features
 from paml.methods.learner import Adapted, Learner
 from paml.methods.memory import MemoryRate
 from paml.methods.rates import rate_per_user
-from paml.network.affinity import TiedTable
+from paml.network.affinity import AffinityTable
 from paml.network.items import ItemVectors
 from paml.network.network import Embedded
 
 Tensors = dict[str, Tensor]
-FEWEST_MEMBERS, MOST_USERS = 4, 2  # where stacking is faster than one by one: measured on two cores
-MOST_NUMBERS = 1 << 24  # in all members' item vectors, which are kept twice; with more, arithmetic counts anyway
+MIN_MEMBERS, MAX_USERS = 4, 2  # where stacking is faster than one by one: measured on two cores
+MAX_NUMBERS = 1 << 24  # in all members' item vectors, which are kept twice; with more, arithmetic counts anyway
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Stack:
         """Whether it helps, and can be done: a memory is searched, and ties are looked up, by other means."""
         numbers = len(members) * members[0].items.vectors_ND.numel()
         has_memory = isinstance(members[0].learner.rates, MemoryRate)
-        has_ties = isinstance(members[0].table, TiedTable)
-        return len(members) >= FEWEST_MEMBERS and numbers <= MOST_NUMBERS and not has_memory and not has_ties
+        has_ties = isinstance(members[0].table, AffinityTable)
+        return len(members) >= MIN_MEMBERS and numbers <= MAX_NUMBERS and not has_memory and not has_ties
 
     @torch.no_grad()
     def __init__(self, members: Sequence[Member]) -> None:
-        """Items are stacked, too; `members` then are views into them."""
+        """Items are stacked, too; `ensemble_size` then are views into them."""
         states = [dict(member.learner.named_parameters()) for member in members]
         used = [name for name in states[0] if not name.startswith("network.items.")]
         self._weights_M = {f"learner.{name}": _stacked([state[name] for state in states]) for name in used}
@@ -94,7 +94,7 @@ class Stack:
 
     @torch.inference_mode()
     def outputs_of_all(self, adapted: Sequence[Adapted], rows: slice, context: Features | None) -> Tensor:
-        """Outputs for a stretch of the items, in one context, (M, B, R, K)."""
+        """Outputs for a chunk of the items, in one context, (M, B, R, K)."""
         batch = adapted[0].embedded.batch
 
         def outputs(learner: Learner, items: ItemVectors, table: ItemTable, parts: Tensors) -> Tensors:
@@ -163,8 +163,8 @@ def _parts(adapted: Adapted) -> Tensors:
     """What is a user's own, as far as outputs and the rate need it."""
     embedded = adapted.embedded
     parts = {"h_BH": embedded.h_BH, "rate_B": rate_per_user(adapted.rate, len(embedded.h_BH))}
-    if embedded.start_BDK is not None:
-        parts["start_BDK"] = embedded.start_BDK
+    if embedded.prior_BDK is not None:
+        parts["prior_BDK"] = embedded.prior_BDK
     for k, layer in enumerate(adapted.adaptation.layers):
         parts |= {f"{k}.{field.name}": getattr(layer, field.name) for field in fields(layer) if field.name != "weights"}
     return parts
@@ -180,5 +180,5 @@ def _adapted(member: Member, batch: TensorBatch, parts: Tensors) -> Adapted:
             layers.append(PersonalLayer(**own))
         else:
             layers.append(AttendingLayer(weights, **own) if own else SharedLayer(weights))
-    embedded = Embedded(batch, parts["h_BH"], member.items, member.table, parts.get("start_BDK"))
+    embedded = Embedded(batch, parts["h_BH"], member.items, member.table, parts.get("prior_BDK"))
     return Adapted(embedded, parts["rate_B"], Adaptation(tuple(layers)))

@@ -1,4 +1,10 @@
-"""What a comparison found, for people: tables, figures and one page."""
+"""What a comparison found, for people: tables, figures and one page.
+
+tables   the tables, made from results alone
+render   a table as text, Markdown, LaTeX
+figures  the figures, SVG and PDF
+page     all of it as one HTML page
+"""
 
 import json
 from pathlib import Path

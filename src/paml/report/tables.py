@@ -23,7 +23,7 @@ from paml.analysis.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS
 from paml.analysis.verdict import WITHIN, judgement, labels, paired_of, sureness, undefined
 from paml.report.render import STAR, Table
 
-MOST_VALUES = 12  # columns of a table by a field of the profile
+MAX_VALUES = 12  # columns of a table by a field of the profile
 _KINDS = ("reference", "baseline", "method", "variant")
 _JUDGEMENTS = {
     "equal": f"equal within {WITHIN}",
@@ -193,14 +193,14 @@ def by_group(results: Results) -> Table | None:
 def common_values(found: dict[str, Any]) -> dict[str, int]:
     """The values of a field of the profile that have the most users, in their natural order, and how many users."""
     users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
-    most = sorted(users, key=lambda value: -users[value])[:MOST_VALUES]
+    most = sorted(users, key=lambda value: -users[value])[:MAX_VALUES]
     return {value: users[value] for value in sorted(most, key=_natural)}
 
 
 def left_out(found: dict[str, Any]) -> str:
     """That there are more values, if there are."""
     values = len(found["values"])
-    return f"The {MOST_VALUES} values with the most users, of {values:,}." if values > MOST_VALUES else ""
+    return f"The {MAX_VALUES} values with the most users, of {values:,}." if values > MAX_VALUES else ""
 
 
 def items(results: Results) -> Table:

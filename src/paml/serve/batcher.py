@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from paml.errors import PamlError
 from paml.recommend.predictor import User
-from paml.recommend.requests import Newcomer
+from paml.recommend.requests import NewUser
 from paml.serve.problems import unavailable
 
 T = TypeVar("T")
 MOST = 32
 WAIT = 0.0015
-MOST_ROWS = 16_384  # of a batch's support set, padding included: 32 users of 512 ratings
+MAX_ROWS = 16_384  # of a batch's support set, padding included: 32 users of 512 ratings
 PAUSE = 0.0003  # between looks at whether those who are under way have come
 POST_SECONDS = 0.002  # answers that are ready do not wait longer for the rest of their batch
 
@@ -31,7 +31,7 @@ POST_SECONDS = 0.002  # answers that are ready do not wait longer for the rest o
 class _Job:
     """A user to adapt (or one adapted before), what is wanted of them, and who waits for it."""
 
-    newcomer: Newcomer | User
+    new_user: NewUser | User
     finish: Callable[[User], Any]
     score: bool
     future: "asyncio.Future[tuple[User, Any]]"
@@ -44,12 +44,12 @@ Outcome = tuple[_Job, User | None, Any]
 class Batcher:
     """Runs all work on the model in one thread, users to adapt in batches of at most `most`; of one event loop.
 
-    `adapt_many` adapts newcomers and, if told so, scores all items for them.
+    `adapt_many` adapts new users and, if told so, scores all items for them.
     """
 
     def __init__(
         self,
-        adapt_many: Callable[[Sequence[Newcomer], bool], Sequence[User]],
+        adapt_many: Callable[[Sequence[NewUser], bool], Sequence[User]],
         most: int = MOST,
         wait: float = WAIT,
         observe: Callable[[int], object] = lambda size: None,
@@ -80,16 +80,14 @@ class Batcher:
         finally:
             arrive()
 
-    async def run(
-        self, newcomer: Newcomer | User, finish: Callable[[User], T], *, score: bool = True
-    ) -> tuple[User, T]:
-        """Adapt a newcomer, or take an adapted user, and compute what is wanted of them in the model's thread.
+    async def run(self, new_user: NewUser | User, finish: Callable[[User], T], *, score: bool = True) -> tuple[User, T]:
+        """Adapt a new_user, or take an adapted user, and compute what is wanted of them in the model's thread.
 
         With `score` all items are scored for the whole batch at once.
         """
         self.check_alive()
         loop = asyncio.get_running_loop()
-        job = _Job(newcomer, finish, score, loop.create_future())
+        job = _Job(new_user, finish, score, loop.create_future())
         self._pending.append(job)
         if not self._busy:
             self._gather(loop)
@@ -156,23 +154,23 @@ class Batcher:
 
     def _outcomes(self, jobs: list[_Job]) -> Iterator[Outcome]:
         for job in jobs:
-            if isinstance(job.newcomer, User):
-                yield _finished(job, job.newcomer)
-        for together in _alike([job for job in jobs if isinstance(job.newcomer, Newcomer)]):
+            if isinstance(job.new_user, User):
+                yield _finished(job, job.new_user)
+        for together in _alike([job for job in jobs if isinstance(job.new_user, NewUser)]):
             self._observe(len(together))
             for job, user in zip(together, self._adapt(together), strict=True):
                 yield _finished(job, user) if isinstance(user, User) else (job, None, user)
 
     def _adapt(self, jobs: list[_Job]) -> Sequence[User | Exception]:
         """One engine call for all; if somebody's data is wrong, one call each, so that only theirs fails."""
-        newcomers = [job.newcomer for job in jobs if isinstance(job.newcomer, Newcomer)]
+        new_users = [job.new_user for job in jobs if isinstance(job.new_user, NewUser)]
         try:
-            return self._adapt_many(newcomers, any(job.score for job in jobs))
+            return self._adapt_many(new_users, any(job.score for job in jobs))
         except PamlError as error:
-            if len(newcomers) == 1:
+            if len(new_users) == 1:
                 return [error]
         except Exception as error:  # noqa: BLE001 - every waiting request must get an answer
-            return [error] * len(newcomers)
+            return [error] * len(new_users)
         return [self._adapt([job])[0] for job in jobs]
 
 
@@ -191,7 +189,7 @@ def _alike(jobs: list[_Job]) -> list[list[_Job]]:
     """
     batches: list[list[_Job]] = []
     for job in sorted(jobs, key=_rows):
-        if batches and (len(batches[-1]) + 1) * _rows(job) <= MOST_ROWS:
+        if batches and (len(batches[-1]) + 1) * _rows(job) <= MAX_ROWS:
             batches[-1].append(job)
         else:
             batches.append([job])
@@ -199,4 +197,4 @@ def _alike(jobs: list[_Job]) -> list[list[_Job]]:
 
 
 def _rows(job: _Job) -> int:
-    return len(job.newcomer.ratings) if isinstance(job.newcomer, Newcomer) else 0
+    return len(job.new_user.ratings) if isinstance(job.new_user, NewUser) else 0

@@ -85,4 +85,4 @@ def size_of(user: User) -> int:
         elif is_dataclass(part):
             waiting += [getattr(part, field.name) for field in fields(part) if field.name not in SHARED]
     scores = 0 if "_score_I" in user.__dict__ else 4 * len(user.predictor.catalogue)  # they are kept when asked for
-    return sum(storages.values()) + scores + RATING_BYTES * len(user.newcomer.ratings)
+    return sum(storages.values()) + scores + RATING_BYTES * len(user.new_user.ratings)

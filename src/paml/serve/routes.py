@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 import paml
 from paml.errors import PamlError, UnknownUser
 from paml.recommend.predictor import User
-from paml.recommend.requests import Newcomer
-from paml.serve import schemas as wire
+from paml.recommend.requests import NewUser
+from paml.serve import schemas
 from paml.serve.middleware import segment
 from paml.serve.problems import MEDIA_TYPE, Problem, of_error, of_validation
 from paml.serve.service import Service, recommendations
@@ -27,23 +27,29 @@ from paml.training.run import Run
 
 VALUES_SHOWN = 1000  # of a field, most common first
 
-PATTERN: dict[str, Any] = {"pattern": wire.USABLE_PATTERN}
+PATTERN: dict[str, Any] = {"pattern": schemas.USABLE_PATTERN}
 Name = Annotated[
     str,
     Path(
-        description="Any text.", min_length=1, max_length=wire.ID_LENGTH, examples=["anna"], json_schema_extra=PATTERN
+        description="Any text.",
+        min_length=1,
+        max_length=schemas.ID_LENGTH,
+        examples=["anna"],
+        json_schema_extra=PATTERN,
     ),
     BeforeValidator(segment),
-    AfterValidator(wire.usable),
+    AfterValidator(schemas.usable),
 ]
 ItemName = Annotated[
     str,
-    Path(description="An item.", min_length=1, max_length=wire.ID_LENGTH, examples=["318"], json_schema_extra=PATTERN),
+    Path(
+        description="An item.", min_length=1, max_length=schemas.ID_LENGTH, examples=["318"], json_schema_extra=PATTERN
+    ),
     BeforeValidator(segment),
-    AfterValidator(wire.usable),
+    AfterValidator(schemas.usable),
 ]
-Named = Annotated[list[wire.Identity], Query(max_length=wire.MOST_NAMED)]
-MaybeNamed = Annotated[list[wire.Identity] | None, Query(max_length=wire.MOST_NAMED)]
+Named = Annotated[list[schemas.Identity], Query(max_length=schemas.MAX_NAMED)]
+MaybeNamed = Annotated[list[schemas.Identity] | None, Query(max_length=schemas.MAX_NAMED)]
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -59,7 +65,7 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         503: "not available now; Retry-After says when to come again",
     }
     return {
-        status: {"model": wire.ProblemOut, "description": everywhere[status]}
+        status: {"model": schemas.ProblemOut, "description": everywhere[status]}
         for status in sorted({400, 401, 429, 503, *statuses})
     }
 
@@ -93,16 +99,18 @@ def create_app(run: Run, service: Service) -> FastAPI:
 def _add_users(app: FastAPI, service: Service) -> None:
     @app.put(
         "/v1/users/{user_id}",
-        response_model=wire.UserOut,
-        responses={201: {"model": wire.UserOut, "description": "the user is new"}, **_problems(413, 415, 422)},
+        response_model=schemas.UserOut,
+        responses={201: {"model": schemas.UserOut, "description": "the user is new"}, **_problems(413, 415, 422)},
         summary="Create a user, or replace their profile",
     )
-    async def put_user(user_id: Name, body: wire.ProfileIn) -> Response:
-        service.check(Newcomer(body.profile))
+    async def put_user(user_id: Name, body: schemas.ProfileIn) -> Response:
+        service.check(NewUser(body.profile))
         created = await service.stored(lambda store: store.put_user(user_id, body.profile))
         return JSONResponse(await _user(service, user_id), 201 if created else 200)
 
-    @app.get("/v1/users/{user_id}", response_model=wire.UserOut, responses=_problems(404, 422), summary="A stored user")
+    @app.get(
+        "/v1/users/{user_id}", response_model=schemas.UserOut, responses=_problems(404, 422), summary="A stored user"
+    )
     async def get_user(user_id: Name) -> Response:
         return JSONResponse(await _user(service, user_id))
 
@@ -124,13 +132,13 @@ def _add_users(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/users/{user_id}/ratings",
-        response_model=wire.RatingsOut,
+        response_model=schemas.RatingsOut,
         responses=_problems(404, 413, 415, 422),
         summary="Add ratings; one of the same item is replaced",
     )
-    async def add_ratings(user_id: Name, body: wire.RatingsIn) -> Response:
+    async def add_ratings(user_id: Name, body: schemas.RatingsIn) -> Response:
         ratings = body.as_ratings()
-        service.check(Newcomer({}, ratings))
+        service.check(NewUser({}, ratings))
         written = await service.stored(lambda store: store.add_ratings(user_id, ratings))
         return JSONResponse({"id": user_id, "ratings": written.ratings})  # read again, a written rating might get a 503
 
@@ -160,14 +168,14 @@ async def _user(service: Service, name: str) -> dict[str, Any]:
 def _add_answers(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/users/{user_id}/recommendations",
-        response_model=wire.RecommendationsOut,
+        response_model=schemas.RecommendationsOut,
         responses=_problems(404, 422),
         summary="The best items for a user",
     )
     async def get_recommendations(
         user_id: Name,
-        n: Annotated[int, Query(ge=1, le=wire.MOST_ITEMS)] = 10,
-        why: Annotated[int, Query(ge=0, le=wire.MOST_REASONS)] = 0,
+        n: Annotated[int, Query(ge=1, le=schemas.MAX_ITEMS)] = 10,
+        why: Annotated[int, Query(ge=0, le=schemas.MAX_REASONS)] = 0,
         exclude_seen: bool = True,
         among: MaybeNamed = None,
     ) -> Response:
@@ -178,7 +186,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
     @app.get(
         "/v1/users/{user_id}/predictions",
-        response_model=wire.PredictionsOut,
+        response_model=schemas.PredictionsOut,
         responses=_problems(404, 422),
         summary="What a user will think of some items",
     )
@@ -192,7 +200,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
     @app.get(
         "/v1/users/{user_id}/next-question",
-        response_model=wire.QuestionOut,
+        response_model=schemas.QuestionOut,
         responses=_problems(404, 422),
         summary="The item whose rating would help most",
     )
@@ -203,38 +211,38 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         return JSONResponse({"item": asked.item, "title": asked.title, "gain": asked.gain})
 
     @app.get(
-        "/v1/users/{user_id}/standing",
-        response_model=wire.StandingOut,
+        "/v1/users/{user_id}/rate-profile",
+        response_model=schemas.RateProfileOut,
         responses=_problems(404, 422),
         summary="A user's learning rate among all users'",
     )
-    async def get_standing(user_id: Name) -> Response:
-        standing, group = await service.of_stored(user_id, lambda user: (user.standing(), user.group))
+    async def get_rate_profile(user_id: Name) -> Response:
+        standing, group = await service.of_stored(user_id, lambda user: (user.rate_profile(), user.group))
         return JSONResponse({**vars(standing), "group": group})
 
     @app.post(
         "/v1/recommend",
-        response_model=wire.RecommendOut,
+        response_model=schemas.RecommendOut,
         responses=_problems(413, 415, 422),
         summary="The best items for somebody who is not stored",
     )
-    async def recommend(body: wire.RecommendIn) -> Response:
-        newcomer = Newcomer(body.profile, body.as_ratings())
-        service.check(newcomer)
+    async def recommend(body: schemas.RecommendIn) -> Response:
+        new_user = NewUser(body.profile, body.as_ratings())
+        service.check(new_user)
 
         def finish(user: User) -> dict[str, Any]:
             return recommendations(user, body.n, body.why, body.among, exclude_seen=body.exclude_seen)
 
-        return JSONResponse(await service.of_newcomer(newcomer, finish))
+        return JSONResponse(await service.of_new_user(new_user, finish))
 
 
 def _add_model(app: FastAPI, service: Service, run: Run) -> None:
-    predictor, target = service.predictor, run.settings.fields.target
+    predictor, target = service.predictor, run.settings.data_schema.target
 
-    @app.get("/v1/items", response_model=wire.ItemsOut, responses=_problems(422), summary="Search the catalogue")
+    @app.get("/v1/items", response_model=schemas.ItemsOut, responses=_problems(422), summary="Search the catalogue")
     def get_items(
-        q: Annotated[str, Query(max_length=wire.ID_LENGTH, description="Words of a title, or an id.")] = "",
-        limit: Annotated[int, Query(ge=1, le=wire.MOST_ITEMS)] = 20,
+        q: Annotated[str, Query(max_length=schemas.ID_LENGTH, description="Words of a title, or an id.")] = "",
+        limit: Annotated[int, Query(ge=1, le=schemas.MAX_ITEMS)] = 20,
     ) -> Response:
         return JSONResponse({"items": [vars(found) for found in predictor.catalogue.search(q, limit=limit)]})
 
@@ -248,17 +256,19 @@ def _add_model(app: FastAPI, service: Service, run: Run) -> None:
         ],
     }
 
-    @app.get("/v1/model", response_model=wire.ModelOut, responses=_problems(), summary="The model in use")
+    @app.get("/v1/model", response_model=schemas.ModelOut, responses=_problems(), summary="The model in use")
     async def get_model() -> Response:
         return JSONResponse(model)
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", response_model=wire.StateOut, summary="Whether the process is alive")
+    @app.get("/healthz", response_model=schemas.StateOut, summary="Whether the process is alive")
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", response_model=wire.StateOut, responses=_problems(), summary="Whether model and store answer")
+    @app.get(
+        "/readyz", response_model=schemas.StateOut, responses=_problems(), summary="Whether model and store answer"
+    )
     async def readyz() -> Response:
         await service.check_ready()
         return JSONResponse({"status": "ok"})

@@ -10,9 +10,9 @@ from paml.recommend.requests import Rating
 
 ID_LENGTH = 200
 RATINGS_PER_CALL = 500
-MOST_ITEMS = 100
-MOST_REASONS = 5
-MOST_NAMED = 500
+MAX_ITEMS = 100
+MAX_REASONS = 5
+MAX_NAMED = 500
 """Items that `among`, `item` or `skip` may name."""
 
 PROFILE_FIELDS = 100
@@ -123,7 +123,7 @@ class RatingsIn(Rated):
 
 
 class RecommendIn(Rated):
-    """A newcomer who is not stored, and what is wanted for them."""
+    """A new user who is not stored, and what is wanted for them."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"profile": PROFILE, "ratings": [RATING], "n": 10, "why": 1}]}
@@ -131,9 +131,9 @@ class RecommendIn(Rated):
 
     profile: FieldValues = Field(default_factory=dict)
     ratings: Annotated[list[RatingIn], Field(max_length=RATINGS_PER_CALL)] = Field(default_factory=list)
-    n: Annotated[Number, Field(ge=1, le=MOST_ITEMS)] = 10
-    why: Annotated[Number, Field(ge=0, le=MOST_REASONS)] = 0
-    among: Annotated[list[Identity], Field(max_length=MOST_NAMED)] | None = None
+    n: Annotated[Number, Field(ge=1, le=MAX_ITEMS)] = 10
+    why: Annotated[Number, Field(ge=0, le=MAX_REASONS)] = 0
+    among: Annotated[list[Identity], Field(max_length=MAX_NAMED)] | None = None
     exclude_seen: bool = True
 
 
@@ -249,7 +249,7 @@ class QuestionOut(Answer):
     gain: float
 
 
-class StandingOut(Answer):
+class RateProfileOut(Answer):
     """A user's rate among the training users': histograms over `edges`, and the groups of the most similar ones."""
 
     model_config = ConfigDict(

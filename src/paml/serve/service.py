@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
 from paml.recommend.predictor import Predictor, User, as_answer
-from paml.recommend.requests import Newcomer
+from paml.recommend.requests import NewUser
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
 from paml.serve.store.store import Store, StoredUser
@@ -44,9 +44,9 @@ class Service:
         self._batcher.check_alive()
         await self.stored(lambda store: store.ping())
 
-    async def of_newcomer(self, newcomer: Newcomer, finish: Callable[[User], T]) -> T:
+    async def of_new_user(self, new_user: NewUser, finish: Callable[[User], T]) -> T:
         """What is wanted of a user who is not stored."""
-        _, answer = await self._batcher.run(newcomer, finish)
+        _, answer = await self._batcher.run(new_user, finish)
         return answer
 
     async def of_stored(self, name: str, finish: Callable[[User], T]) -> T:
@@ -71,7 +71,7 @@ class Service:
             self._cache.drop(name)
             raise UnknownUser("there is no such user", remedy="create them first")
         user = self._cache.get(name, found.version)
-        adapted, answer = await self._batcher.run(user or self.newcomer_of(found), finish, score=score)
+        adapted, answer = await self._batcher.run(user or self.new_user_of(found), finish, score=score)
         if user is None and self._forgotten == forgotten:  # else it may be this user who was deleted meanwhile
             self._cache.put(name, found.version, adapted)
             self.metrics.cached.set(len(self._cache))
@@ -83,20 +83,20 @@ class Service:
         self._forgotten += 1
         self._cache.drop(name)
 
-    def newcomer_of(self, found: StoredUser) -> Newcomer:
+    def new_user_of(self, found: StoredUser) -> NewUser:
         """A stored user to adapt, without what the model in use does not know (it may be newer than the ratings)."""
-        newcomer = Newcomer(found.profile, found.ratings)
-        if self._usable(newcomer):
-            return newcomer
-        profile = {name: value for name, value in found.profile.items() if self._usable(Newcomer({name: value}))}
+        new_user = NewUser(found.profile, found.ratings)
+        if self._usable(new_user):
+            return new_user
+        profile = {name: value for name, value in found.profile.items() if self._usable(NewUser({name: value}))}
         known = [rating for rating in found.ratings if rating.item in self.predictor.catalogue]
-        if self._usable(Newcomer({}, known)):  # mostly: items come and go, and one by one takes long
-            return Newcomer(profile, known)
-        return Newcomer(profile, [rating for rating in known if self._usable(Newcomer({}, [rating]))])
+        if self._usable(NewUser({}, known)):  # mostly: items come and go, and one by one takes long
+            return NewUser(profile, known)
+        return NewUser(profile, [rating for rating in known if self._usable(NewUser({}, [rating]))])
 
-    def check(self, newcomer: Newcomer) -> None:
+    def check(self, new_user: NewUser) -> None:
         """Refuse a profile or ratings that the model cannot use, before they are stored."""
-        self.predictor.batch([newcomer])
+        self.predictor.batch([new_user])
 
     def title(self, item: str) -> str | None:
         """An item's title, None if the model in use does not know it."""
@@ -117,12 +117,12 @@ class Service:
         self._threads.shutdown()
         self._store.close()
 
-    def _adapt(self, newcomers: Sequence[Newcomer], score: bool) -> list[User]:
-        return self.predictor.adapt_many(newcomers, score=score)
+    def _adapt(self, new_users: Sequence[NewUser], score: bool) -> list[User]:
+        return self.predictor.adapt_many(new_users, score=score)
 
-    def _usable(self, newcomer: Newcomer) -> bool:
+    def _usable(self, new_user: NewUser) -> bool:
         try:
-            self.check(newcomer)
+            self.check(new_user)
         except PamlError:
             return False
         return True

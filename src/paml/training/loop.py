@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
@@ -30,7 +30,7 @@ from paml.methods.registry import build_ensemble, find_method, fit_to_data
 from paml.network.build import DataShape
 from paml.progress import SILENT, Progress, Step
 from paml.recommend.catalogue import write_catalogue
-from paml.recommend.rate_profile import write_population
+from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.allocator import keep_freed_memory
 from paml.training.ema import Average
@@ -44,7 +44,7 @@ OnEpoch = Callable[[int, float | None], None]
 
 
 def train(
-    data: PreparedData | str | Path,
+    data: Dataset | str | Path,
     method: str = "reg_paml",
     recipe: str | Path = "tuned",
     *,
@@ -65,12 +65,12 @@ def train(
 
     >>> run = paml.train(data, method="reg_paml", recipe="tuned", seed=1, epochs=5)
     """
-    data = data if isinstance(data, PreparedData) else PreparedData.open(data)
+    data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
     values = load_recipe(
         recipe, method, {**(settings or {}), **more}, data.manifest.source.name, data.schema.target.kind
     )
-    shape = DataShape.of(data, values.leave_out)
+    shape = DataShape.of(data, values.exclude_fields)
     usual = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / usual
     wanted = RunSettings(
@@ -82,7 +82,7 @@ def train(
         data_path=str(data.path.resolve()),
         fingerprint=data.fingerprint,
         major_above=data.manifest.protocol.major_above,
-        **{("fields" if name == "schema" else name): value for name, value in vars(shape).items()},
+        **{("data_schema" if name == "schema" else name): value for name, value in vars(shape).items()},
     )
     try:
         trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
@@ -151,7 +151,7 @@ class _Trainer:
 
     def __init__(
         self,
-        data: PreparedData,
+        data: Dataset,
         settings: RunSettings,
         folder: Path,
         device: torch.device,
@@ -166,13 +166,13 @@ class _Trainer:
         self._ensemble.to(device)
         self._objective = find_method(settings.method).objective(settings.recipe)
         self._optimizer = make_optimizer(self._ensemble, settings.recipe)
-        self._average = Average(self._ensemble, settings.recipe.average)
+        self._average = Average(self._ensemble, settings.recipe.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
-        end, keys = int(self._tasks.offsets[-1]), item_keys(data, settings.recipe.ties)
-        self._loader = Loader(data, device, schema=settings.fields, end=end, keys=keys)
+        end, keys = int(self._tasks.offsets[-1]), item_keys(data, settings.recipe.affinity_fields)
+        self._loader = Loader(data, device, schema=settings.data_schema, end=end, keys=keys)
         self._whole = Loader(data, device, keys=keys)  # reads any user's rows: for validation
         # members see other episodes, else they would err alike: the same data in the same order leads to the same place
-        streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.members))]
+        streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.ensemble_size))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]
         self._position = _Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
@@ -301,8 +301,10 @@ class _Trainer:
             summary["memory_recall"] = self._recall(first.rates)
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
         write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
-        population = self._folder / "population.parquet"
-        write_population(self._ensemble, self._data, self._settings.fields, population, self._settings.seed)
+        reference_users = self._folder / "reference_users.parquet"
+        write_reference_users(
+            self._ensemble, self._data, self._settings.data_schema, reference_users, self._settings.seed
+        )
         write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
         self._write_metrics()
         identity = {"identity": self._settings.identity()}

@@ -32,12 +32,12 @@ TABLES = ("method", "target", "source")
 class Recipe(Settings):
     """Settings of a training run; the defaults are the paper's table of hyper-parameters (Tab. 9)."""
 
-    leave_out: Names = Field((), description="fields that are no inputs, such as item.year,user.zip")
+    exclude_fields: Names = Field((), description="fields that are no inputs, such as item.year,user.zip")
     embedding_size: int = Field(32, gt=0, description="size of each field's embedding")
     network: Literal["fields", "factors"] = Field(
         "fields", description="items as their fields side by side, or as one vector, the sum of own and fields' vectors"
     )
-    bags: Literal["mean", "root"] = Field(
+    multi_pooling: Literal["mean", "root"] = Field(
         "mean", description="lists of values as a mean, or as a sum divided by the root of their number"
     )
     hidden: Sizes = Field((320, 192), description="sizes of the hidden decision layers, such as 320,192; may be none")
@@ -50,14 +50,16 @@ class Recipe(Settings):
         0.0, ge=0, description="the same of the fields' parts of sums (network=factors); 0: they say nothing at first"
     )
     item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
-    ties: Names = Field(
+    affinity_fields: Names = Field(
         (),
         description="item fields such as author: what a user's rating of one item says of others with the same value",
     )
-    tie_size: int = Field(64, gt=0, description="size of the random vectors that stand for the values of ties")
-    tie_strength: float = Field(2.0, gt=0, description="how strong ties are at first; it is learned")
-    start_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
-    start_items: int = Field(
+    affinity_dim: int = Field(
+        64, gt=0, description="size of the random vectors that stand for the values of affinity_fields"
+    )
+    affinity_scale: float = Field(2.0, gt=0, description="how strong ties are at first; it is learned")
+    prior_from_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
+    prior_from_items: int = Field(
         0, ge=0, description="size of vectors by which the choice of rated items says where a user starts; 0 for none"
     )
     item_bias: bool = Field(False, description="add a learned bias per item to the outputs")
@@ -68,11 +70,11 @@ class Recipe(Settings):
         1e-3, gt=0, description="largest alpha'(h): personal rate of the paml methods, prior variance of ridge"
     )
     inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps of ridge")
-    evidence: float = Field(
+    pseudo_count: float = Field(
         0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"
     )
     first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
-    overlook: float = Field(
+    user_bias_discount: float = Field(
         0.0, ge=0, lt=1, description="share of a user's squared mean error that the outer loss leaves out"
     )
     gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
@@ -98,8 +100,10 @@ class Recipe(Settings):
     )
     optimizer: Literal["adam", "adamw"] = Field("adam", description="outer optimiser")
     weight_decay: float = Field(0.0, ge=0, description="weight decay in the outer step, but of biases and rates")
-    members: int = Field(1, gt=0, description="networks that differ in their random start; predictions are their mean")
-    average: float = Field(
+    ensemble_size: int = Field(
+        1, gt=0, description="networks that differ in their random start; predictions are their mean"
+    )
+    ema_decay: float = Field(
         0.0, ge=0, lt=1, description="weights are averaged over outer steps with this decay; 0 for none"
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the outer gradient; 0 for no limit")

@@ -4,7 +4,7 @@ RUN/settings.json        method, recipe, seed, what it was trained on (fingerpri
 RUN/weights.safetensors  parameters, and AT-PAML's memory
 RUN/vocab.json           the data set's vocabulary
 RUN/catalogue.parquet    all items, and how often training users rated them
-RUN/population.parquet   groups, rates and embeddings of training users, without ids: where a new user stands
+RUN/reference_users.parquet   groups, rates and embeddings of training users, without ids: where a new user stands
 RUN/metrics.jsonl        one line per epoch
 RUN/rows.parquet         the last evaluation, one row per user
 RUN/resume/              the state of an unfinished training
@@ -22,7 +22,7 @@ import polars as pl
 import torch
 from pydantic import Field, ValidationError
 
-from paml.data.dataset import PreparedData, Vocabulary
+from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Schema
 from paml.errors import FormatError
 from paml.evaluation.scoring import Split, evaluate_ensemble, summarise
@@ -32,14 +32,14 @@ from paml.methods.registry import build_ensemble
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.predictor import Predictor, User
-from paml.recommend.rate_profile import Population
+from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import Rating, Values
 from paml.settings import Settings
 from paml.training import checkpoint
 from paml.training.recipe import Recipe
 
-FORMAT = 3
-PARTS = ("weights.safetensors", "vocab.json", "catalogue.parquet", "population.parquet")
+FORMAT = 4
+PARTS = ("weights.safetensors", "vocab.json", "catalogue.parquet", "reference_users.parquet")
 
 
 class RunSettings(Settings):
@@ -53,7 +53,7 @@ class RunSettings(Settings):
     seed: int
     data_path: str
     fingerprint: str
-    fields: Schema
+    data_schema: Schema
     vocabulary: dict[str, int]
     items: int
     known_items: int
@@ -70,7 +70,7 @@ class RunSettings(Settings):
 
     def shape(self) -> DataShape:
         """What the network is generated from."""
-        return DataShape(self.fields, self.vocabulary, self.items, self.known_items, self.training_mean)
+        return DataShape(self.data_schema, self.vocabulary, self.items, self.known_items, self.training_mean)
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ class Run:
     def predictor(self) -> Predictor:
         """The run in use; nothing but the run folder is needed."""
         settings = self.settings
-        catalogue = Catalogue.load(self.path / "catalogue.parquet", settings.fields)
+        catalogue = Catalogue.load(self.path / "catalogue.parquet", settings.data_schema)
         if len(catalogue) != settings.items:
             what = f"has {len(catalogue):,} items, the run {settings.items:,}"
             raise FormatError(what, where=self.path / "catalogue.parquet", remedy="train again")
         width = self.ensemble.members[0].network.user.width
-        population = Population.load(self.path / "population.parquet", width)
+        reference_users = ReferenceUsers.load(self.path / "reference_users.parquet", width)
         return Predictor(
             self.ensemble,
-            settings.fields,
+            settings.data_schema,
             self.vocabulary,
             catalogue,
-            population,
+            reference_users,
             major_above=settings.major_above,
         )
 
@@ -141,9 +141,9 @@ class Run:
         """
         return self.predictor.adapt(profile, ratings)
 
-    def data(self, path: str | Path | None = None) -> PreparedData:
+    def data(self, path: str | Path | None = None) -> Dataset:
         """The data set the run was trained on, refusing any other."""
-        data = PreparedData.open(path or self.settings.data_path)
+        data = Dataset.open(path or self.settings.data_path)
         if data.fingerprint != self.settings.fingerprint:
             raise FormatError(
                 f"has fingerprint {data.fingerprint[:12]}, the run was trained on {self.settings.fingerprint[:12]}",
@@ -152,17 +152,15 @@ class Run:
             )
         return data
 
-    def evaluate(self, data: PreparedData | None = None, split: Split = "test") -> pl.DataFrame:
+    def evaluate(self, data: Dataset | None = None, split: Split = "test") -> pl.DataFrame:
         """One row per user of a split; `paml.summarise` condenses them."""
         return evaluate_ensemble(self.ensemble, self.data() if data is None else self.data(data.path), split)
 
 
-def evaluate(
-    run: str | Path | Run, data: PreparedData | str | Path | None = None, split: Split = "test"
-) -> dict[str, Any]:
+def evaluate(run: str | Path | Run, data: Dataset | str | Path | None = None, split: Split = "test") -> dict[str, Any]:
     """Evaluate a run, store its rows beside it, and return the summary."""
     run = run if isinstance(run, Run) else Run.load(run)
-    opened = run.data(data.path if isinstance(data, PreparedData) else data)
+    opened = run.data(data.path if isinstance(data, Dataset) else data)
     rows = run.evaluate(opened, split)
     write_table(run.path / "rows.parquet", rows)
     settings = run.settings

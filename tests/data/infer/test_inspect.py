@@ -38,7 +38,7 @@ def log_rows(*more: Any) -> list[tuple[Any, ...]]:
     return [(100 + u, 5000 + i, r, *(f(k, u, i) for f in more)) for k, (u, i, r) in enumerate(LOG)]
 
 
-def round_trip(out: Path, *files: Path, **settings: Any) -> tuple[dict[str, Any], paml.PreparedData, str]:
+def round_trip(out: Path, *files: Path, **settings: Any) -> tuple[dict[str, Any], paml.Dataset, str]:
     """Inspect, write the schema, prepare: the schema as values, the prepared data, and the schema's text."""
     schema = files[0].parent / "guessed.toml"
     found = inspect_files(files)
@@ -173,7 +173,7 @@ def test_times_with_an_offset_and_keys_that_became_floats(tmp_path: Path) -> Non
     guessed, data, text = round_trip(tmp_path, log, users, support_by="time")
     assert guessed["interactions"]["time"] == "at"
     assert "dates like 2021-03-05T10:00:00+" in text
-    assert (data.manifest.users, data.manifest.source.strangers) == (USERS, 0)
+    assert (data.manifest.users, data.manifest.source.users_without_profile) == (USERS, 0)
 
 
 def test_ratings_alone(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_coupons(tmp_path: Path) -> None:
     rows = pl.read_csv(tmp_path / "in-vehicle-coupon-recommendation.csv", infer_schema=False).drop_nulls("Y")
     profile = rows.columns[7:20]
     rows.with_columns(user=pl.struct(profile).rle_id()).write_csv(tmp_path / "coupons.csv")
-    guessed, data, text = round_trip(tmp_path, tmp_path / "coupons.csv", drop_wrong_profiles=False)
+    guessed, data, text = round_trip(tmp_path, tmp_path / "coupons.csv", drop_invalid_profiles=False)
     assert guessed["target"] == {"kind": "click"}
     assert {role: guessed["interactions"][role] for role in ("user", "item", "target")} == {
         "user": "user",

@@ -72,7 +72,7 @@ def test_cleaning(tmp_path: Path) -> None:
 
 def test_a_record_over_two_lines_can_be_kept(tmp_path: Path) -> None:
     data = paml.prepare(
-        "bookcrossing", old_form(tmp_path / "old"), tmp_path / "a", cold_share=1, drop_wrong_profiles=False
+        "bookcrossing", old_form(tmp_path / "old"), tmp_path / "a", cold_share=1, drop_invalid_profiles=False
     )
     users = data.users().collect()
     assert users.filter(users["user"] == "100").select("state", "country", "age").row(0) == ("milan", "italy", None)
@@ -118,4 +118,4 @@ def test_readers_without_a_profile_are_kept(tmp_path: Path) -> None:
         log.write('"999";"0001";"5"\r\n"999";"0002";"6"\r\n')
     data = paml.prepare("bookcrossing", folder, tmp_path / "a", cold_share=1)
     assert "999" in data.users().collect()["user"].to_list()
-    assert data.manifest.source.strangers == 1
+    assert data.manifest.source.users_without_profile == 1

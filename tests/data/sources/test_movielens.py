@@ -79,7 +79,7 @@ def test_a_later_release_has_no_profiles_and_says_so(tmp_path: Path) -> None:
     assert data.schema.user == ()
     assert data.schema.target.levels[0] == 0.5
     assert data.items().collect()["genre"].to_list() == [["A", "B"], None]
-    assert data.manifest.source.strangers == 0
+    assert data.manifest.source.users_without_profile == 0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_real_ml_1m(tmp_path: Path) -> None:
     extra = real_file("ml-1m-extrainfos.zip")
     data = paml.prepare("ml-1m", real_file("ml-1m.zip"), tmp_path / "all", extra=extra, cold_share=1)
     facts = describe(data)
-    assert (facts["users"], facts["items"], facts["items_met"]) == (6040, 3883, 3706)
+    assert (facts["users"], facts["items"], facts["items_interacted"]) == (6040, 3883, 3706)
     assert facts["histogram"] == {"1": 56174, "2": 107557, "3": 261197, "4": 348971, "5": 226310}
     assert (facts["rows_per_user"]["0%"], facts["rows_per_user"]["100%"]) == (20, 2314)
     assert facts["repeated"] == 0

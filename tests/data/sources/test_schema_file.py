@@ -43,11 +43,14 @@ def test_an_archive_equals_its_folder(tables: Path, tmp_path: Path) -> None:
 def test_users_without_profile_are_kept_as_unknown_and_counted(edit: Edit, tmp_path: Path) -> None:
     folder = edit("users.csv", '7,F,21,"Town, 3"\n8,M,22,"Town, 0"\n', '8,M,,"Town, 0"\n')
     data = paml.prepare("tables", folder, tmp_path / "a", cold_share=1)
-    assert (data.manifest.users, data.manifest.source.strangers) == (19, 1)  # user 8 has a profile with a blank value
+    assert (data.manifest.users, data.manifest.source.users_without_profile) == (
+        19,
+        1,
+    )  # user 8 has a profile with a blank value
     row = data.users().collect()["user"].to_list().index("7")
     assert data.array("user.town")[row] == 0
-    loose = paml.prepare("tables", folder, tmp_path / "b", cold_share=1, drop_wrong_profiles=False)
-    assert (loose.manifest.users, loose.manifest.source.strangers) == (20, 1)
+    loose = paml.prepare("tables", folder, tmp_path / "b", cold_share=1, drop_invalid_profiles=False)
+    assert (loose.manifest.users, loose.manifest.source.users_without_profile) == (20, 1)
 
 
 def test_keys_that_became_floats_meet_their_rows(tables: Path, tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_keys_that_became_floats_meet_their_rows(tables: Path, tmp_path: Path) -
     head, *lines = log.read_text().splitlines()
     log.write_text("\n".join([head, *(line.replace(",", ".0,", 1) for line in lines)]) + "\n")
     data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1)
-    assert (data.manifest.users, data.manifest.source.strangers) == (20, 0)
+    assert (data.manifest.users, data.manifest.source.users_without_profile) == (20, 0)
     log.write_text("\n".join([head, *("u" + line for line in lines)]) + "\n")
     data = paml.prepare("tables", tables, tmp_path / "other", cold_share=1)
     note = "20 of 20 users have no row in users.csv: are keys written as in the interactions?"
@@ -72,7 +75,7 @@ def test_wrong_values_are_no_inputs(tables: Path, tmp_path: Path) -> None:
     schema.write_text(text)
     users = tables / "users.csv"
     users.write_text(users.read_text().replace("0,M,20,", "0,M,300,", 1))
-    data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1, drop_wrong_profiles=False)
+    data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1, drop_invalid_profiles=False)
     people = data.users().collect()
     row = people["user"].to_list().index("0")
     assert (people["age"][row], data.array("user.age")[row]) == (None, 0)
@@ -81,7 +84,7 @@ def test_wrong_values_are_no_inputs(tables: Path, tmp_path: Path) -> None:
     late = data.interactions().collect()["time"].to_numpy() >= 1010
     assert ((data.array("context.moment") == 0) == late).all()
     other = resplit(data, 3, tmp_path / "other")
-    assert other.manifest.source.strangers == 0
+    assert other.manifest.source.users_without_profile == 0
 
 
 def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:

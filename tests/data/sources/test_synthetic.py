@@ -61,7 +61,7 @@ def test_minor_users_are_harder(tmp_path: Path) -> None:
     assert error[~major].mean() > 1.05 * error[major].mean()
 
 
-def test_click_version_has_the_columns_of_the_papers_production_set(click_world: paml.PreparedData) -> None:
+def test_click_version_has_the_columns_of_the_papers_production_set(click_world: paml.Dataset) -> None:
     assert [field.name for field in click_world.schema.features("user")] == list(synthetic.CLICK_PROFILE)
     assert len(click_world.schema.features("item")) == 9
     assert set(np.unique(click_world.array("target"))) == {0.0, 1.0}
@@ -69,7 +69,7 @@ def test_click_version_has_the_columns_of_the_papers_production_set(click_world:
     assert clicks.min() >= 2
 
 
-def test_items_met_are_distinct_and_liked_rather_than_not(world: paml.PreparedData) -> None:
+def test_items_met_are_distinct_and_liked_rather_than_not(world: paml.Dataset) -> None:
     rows = world.interactions().collect()
     assert not rows.select("user", "item").is_duplicated().any()
 
@@ -82,7 +82,7 @@ def test_a_larger_world_begins_with_the_smaller_ones_items(tmp_path: Path) -> No
 
 def test_chunks_bound_what_is_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "CELLS_PER_CHUNK", 80 * 70)
-    data = paml.prepare("synthetic", out=tmp_path / "a", users=400, items=80, cold_share=1, drop_wrong_profiles=False)
+    data = paml.prepare("synthetic", out=tmp_path / "a", users=400, items=80, cold_share=1, drop_invalid_profiles=False)
     users = data.users().collect()["user"]
     assert len(users) >= 390
     assert users.n_unique() == len(users)

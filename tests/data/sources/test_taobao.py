@@ -36,7 +36,7 @@ def taobao(tmp_path: Path) -> Path:
 def test_impressions_become_a_click_data_set(taobao: Path, tmp_path: Path) -> None:
     data = paml.prepare("taobao", taobao, tmp_path / "out", cold_share=1, rare_values=1)
     assert data.schema.target.kind == "click"
-    assert data.manifest.source.strangers == 1  # the last user has impressions and no profile
+    assert data.manifest.source.users_without_profile == 1  # the last user has impressions and no profile
     items = data.items().collect()
     assert items["brand"].to_list()[:3] == ["900", None, "902"]
     assert items["log_price"].to_list() == pytest.approx(np.log1p(items["price"].to_numpy()).tolist())
@@ -68,12 +68,12 @@ def test_other_users_clicks_change_no_feature(taobao: Path, tmp_path: Path) -> N
     before = paml.prepare("taobao", taobao, tmp_path / "a", cold_share=1)
     for split in ("validation", "test"):
         first, end = before.manifest.splits[split]
-        strangers = set(before.users().collect()["user"][first:end])
+        users_without_profile = set(before.users().collect()["user"][first:end])
         path = taobao / "raw_sample.csv"
         head, *lines = path.read_text().splitlines()
         turned = [
             line.rsplit(",", 2)[0] + f",{line.split(',')[-1]},{line.split(',')[-2]}"
-            if line.split(",")[0] in strangers
+            if line.split(",")[0] in users_without_profile
             else line
             for line in lines
         ]
@@ -110,4 +110,4 @@ def test_a_new_split_has_rates_of_its_own_training_users(taobao: Path, tmp_path:
     count = np.bincount(item, minlength=other.manifest.items)
     clicks = np.bincount(item, weights=target, minlength=other.manifest.items)
     assert np.allclose(other.items().collect()["ctr"].to_numpy(), (clicks + 20 * target.mean()) / (count + 20))
-    assert other.manifest.source.strangers == data.manifest.source.strangers == 1
+    assert other.manifest.source.users_without_profile == data.manifest.source.users_without_profile == 1

@@ -12,7 +12,7 @@ from paml.data.readers.delimited import TIME_FORMATS
 SURE_BLANKS = ("NULL", "null", "N/A", "n/a", "#N/A", "<NA>", "\\N", "nan", "NaN", "?")
 BLANKS_AMONG_NUMBERS = ("NA", "na", "None", "none", "-")  # as text they may mean something
 NEARLY_UNIQUE = 0.8
-MOST_LEVELS = 101  # values that a scale of ratings may have
+MAX_LEVELS = 101  # values that a scale of ratings may have
 CLICKS = (0.0, 1.0)
 
 
@@ -90,14 +90,14 @@ class Column:
     def scale(self) -> tuple[float, float, float] | None:
         """Lowest and highest value and step, if (practically) all values are a few numbers at equal distances."""
         numbers = self.mostly_numbers(1.0 if len(self.distinct) < 20 else 0.9)
-        if numbers is None or not 2 <= len(numbers) <= MOST_LEVELS:
+        if numbers is None or not 2 <= len(numbers) <= MAX_LEVELS:
             return None
         low, high = float(numbers[0]), float(numbers[-1])
         step = round(float(numbers.diff().drop_nulls().min()), 6)  # type: ignore[arg-type]
         if self.is_whole and high - low <= 10:
             step = 1.0
         steps = (numbers - low) / step
-        fits = bool(((steps - steps.round()).abs() < 1e-6).all()) and (high - low) / step < MOST_LEVELS
+        fits = bool(((steps - steps.round()).abs() < 1e-6).all()) and (high - low) / step < MAX_LEVELS
         return (low, high, step) if fits else None
 
     @property

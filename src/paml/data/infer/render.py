@@ -16,7 +16,7 @@ from paml.data.readers.text import ATOMIC
 from paml.errors import DataError, SettingsError
 from paml.files import write_text
 
-MOST_FILES = 3
+MAX_FILES = 3
 WIDTH = 60  # column at which comments begin, where the line leaves room
 
 
@@ -40,7 +40,7 @@ def inspect(files: Iterable[str | os.PathLike[str]]) -> str:
 
 def inspect_files(files: Sequence[Path], folder: Path | None = None) -> Inspection:
     """The same for a schema file that will lie in `folder` (beside the first file if not given)."""
-    if not 1 <= len(files) <= MOST_FILES:
+    if not 1 <= len(files) <= MAX_FILES:
         raise SettingsError(f"{len(files)} files", remedy="give one to three: interactions, users, items")
     resolved = [file.resolve() for file in files]
     twice = [file for file, path in zip(files, resolved, strict=True) if resolved.count(path) > 1]

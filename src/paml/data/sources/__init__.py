@@ -1,4 +1,13 @@
-"""Sources: where raw tables come from. The registry is this dict; a further source is a further line."""
+"""Sources: where raw tables come from. The registry is this dict; a further source is a further line.
+
+base          what a source delivers, and what it is given
+synthetic     an embedded world of ratings or clicks, made by a seed
+movielens     MovieLens, all releases
+bookcrossing  Book-Crossing
+taobao        Ali_Display_Ad_Click
+schema_file   somebody's own files with a schema file
+download      official archives, fetched once, resumed and checked
+"""
 
 from paml.data.sources import bookcrossing, movielens, schema_file as tables, synthetic, taobao
 from paml.data.sources.base import LoadRequest, Paper, RawData, Source

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from paml.data.dataset import PreparedData
+from paml.data.dataset import Dataset
 from paml.errors import FormatError, SettingsError, TrainingError
-from paml.evaluation.blinding import Withheld
+from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.scoring import headline
 from paml.experiments.tuning.space import Choice, Space, as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
@@ -70,7 +70,7 @@ class _OutOfTimeError(Exception):
 
 
 def tune(
-    data: PreparedData | str | Path,
+    data: Dataset | str | Path,
     method: str = "reg_paml",
     recipe: str | Path = "tuned",
     *,
@@ -91,7 +91,7 @@ def tune(
     >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
     >>> run = paml.train(data, "reg_paml", found["best_recipe"])
     """
-    data = data if isinstance(data, PreparedData) else PreparedData.open(data)
+    data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
@@ -115,7 +115,7 @@ def tune(
     load_optuna()
     _open_folder(folder, plan)
     with _locked(folder), quiet():
-        search = _Search(Withheld(data, "all"), folder, plan, start, searched)
+        search = _Search(BlindedDataset(data, "all"), folder, plan, start, searched)
         search.run(limit, progress)
         return search.result()
 
@@ -160,7 +160,9 @@ def _locked(folder: Path) -> Iterator[None]:
 class _Search:
     """Trials, one after the other, each logged when it is whole."""
 
-    def __init__(self, data: Withheld, folder: Path, plan: Mapping[str, Any], start: Recipe, space: Space) -> None:
+    def __init__(
+        self, data: BlindedDataset, folder: Path, plan: Mapping[str, Any], start: Recipe, space: Space
+    ) -> None:
         self._data, self._folder, self._plan, self._start, self._space = data, folder, plan, start, space
         self._metric = headline(data.schema.target.kind)
         self._trials = read_log(folder / "trials.jsonl")

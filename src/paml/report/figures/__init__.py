@@ -1,4 +1,10 @@
-"""A comparison's figures: which there are, their titles and captions, SVG and PDF of each."""
+"""A comparison's figures: which there are, their titles and captions, SVG and PDF of each.
+
+accuracy   how good the entries are
+behaviour  how they behave: rates, embeddings, few ratings, training, cost
+material   what figures are drawn from
+style      how they look and are written
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

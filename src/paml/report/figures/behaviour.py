@@ -15,7 +15,7 @@ from paml.report.figures.material import Entry, Material
 from paml.report.figures.style import INK
 from paml.training.recipe import load_recipe, recipe_names
 
-MOST_PANELS = 6
+MAX_PANELS = 6
 EMBEDDED = 500
 FAILING_RATE = 5e-4
 _GRID = 120
@@ -25,7 +25,7 @@ def rates(material: Material) -> Canvas | None:
     """Learning rates of major and minor users, one panel per entry."""
     shown = [entry for entry in material.present() if all(len(part) > 1 for part in material.rates(entry))]
     shown = sorted(shown, key=lambda entry: entry.kind)  # methods before variants
-    return _rates(material, shown[:MOST_PANELS], shared=False)
+    return _rates(material, shown[:MAX_PANELS], shared=False)
 
 
 def failure(material: Material) -> Canvas | None:
@@ -79,7 +79,7 @@ def embeddings(material: Material) -> Canvas | None:
     shown = sorted(material.present("embeddings"), key=lambda entry: entry.kind)
     shown = [entry for entry in shown if entry.kind == "method"] or shown
     placed = [(entry, *_placed(material.frame("embeddings").filter(pl.col("method") == entry.name))) for entry in shown]
-    placed = [found for found in placed if len(found[1]) > 4][:MOST_PANELS]
+    placed = [found for found in placed if len(found[1]) > 4][:MAX_PANELS]
     if not placed:
         return None
     columns = min(3, len(placed))

@@ -13,7 +13,7 @@ from paml.analysis.format import metric_label
 from paml.report.figures import style
 
 FRAMES = ("rows", "embeddings", "history", "predictions")
-MOST_CURVES = 8
+MAX_CURVES = 8
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Material:
         baseline = self.best_baseline()
         learned = sorted((entry for entry in among if entry.learned), key=lambda entry: entry.kind)
         first = [entry for entry in among if baseline is not None and entry.name == baseline.name]
-        return [*first, *learned[:MOST_CURVES]]
+        return [*first, *learned[:MAX_CURVES]]
 
     def per_user(self, entry: Entry, metric: str | None = None) -> np.ndarray:
         """One value per user for whom it is defined: the mean over seeds."""

@@ -9,7 +9,7 @@ import { show } from "./rating.js";
 import { RatedList } from "./rated.js";
 import { scaleOf } from "./scale.js";
 import { Finder } from "./finder.js";
-import { legend, standingFigure, standingText } from "./standing.js";
+import { legend, rateProfileFigure, rateProfileText } from "./rate-profile.js";
 import { forgetSkipped, forgetVisitor, isNew, session, skip, skipped, visitor } from "./storage.js";
 import { TopTen } from "./topten.js";
 import { count, listed, nameOf } from "./wording.js";
@@ -20,7 +20,7 @@ const NEWS_SECONDS = 8;
 
 let scale, topTen, rated, finder, form; // of this server's model, made once by `begin`
 let profile = {};
-let standing = null;
+let rates = null;
 let fading = 0; // the timer that takes news away again
 let latest = 0; // answers to older questions are not shown
 let line = Promise.resolve(); // changes are sent one after the other: the last one wins
@@ -93,12 +93,12 @@ async function refresh(cause = "") {
   const [recommended, question, place] = await Promise.all([
     ask("GET", `${mine("recommendations")}?n=${TOP}&why=${REASONS}`),
     nextQuestion(),
-    ask("GET", mine("standing")),
+    ask("GET", mine("rate-profile")),
   ]);
   if (turn !== latest) return;
   const hold = holdStill();
   const changes = topTen.update(recommended.items);
-  standing = place;
+  rates = place;
   showBasis();
   showStanding();
   showQuestion(question);
@@ -140,16 +140,16 @@ function showBasis() {
 
 function showStanding() {
   byId("rate").hidden = false;
-  byId("rate-text").replaceChildren(...standingText(standing));
+  byId("rate-text").replaceChildren(...rateProfileText(rates));
   drawStanding();
 }
 
 function drawStanding() {
   const figure = document.querySelector("#rate figure");
-  if (standing === null || figure.clientWidth === 0) return;
+  if (rates === null || figure.clientWidth === 0) return;
   const open = figure.querySelector("details")?.open ?? false;
-  const parts = standingFigure(standing, figure.clientWidth);
-  figure.replaceChildren(...(parts.length ? [parts[0], legend(standing), parts[1]] : []));
+  const parts = rateProfileFigure(rates, figure.clientWidth);
+  figure.replaceChildren(...(parts.length ? [parts[0], legend(rates), parts[1]] : []));
   if (open) figure.querySelector("details").open = true;
 }
 

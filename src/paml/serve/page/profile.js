@@ -3,9 +3,9 @@
 import { element } from "./dom.js";
 import { label } from "./wording.js";
 
-const MOST_FIELDS = 8; // more are there on request
-const MOST_OPTIONS = 40; // more are typed, with suggestions
-const MOST_SUGGESTED = 500;
+const MAX_FIELDS = 8; // more are there on request
+const MAX_OPTIONS = 40; // more are typed, with suggestions
+const MAX_SUGGESTED = 500;
 const UNSAID = "not said";
 const inOrder = new Intl.Collator("en", { numeric: true });
 
@@ -19,7 +19,7 @@ export class ProfileForm {
 
   show(profile) {
     const controls = this.fields.map((field) => control(field, profile[field.name]));
-    const [first, more] = [controls.slice(0, MOST_FIELDS), controls.slice(MOST_FIELDS)];
+    const [first, more] = [controls.slice(0, MAX_FIELDS), controls.slice(MAX_FIELDS)];
     this.form.replaceChildren(...first);
     if (!more.length) return;
     const summary = element("summary", {}, `${more.length} more`);
@@ -37,7 +37,7 @@ function control(field, value) {
 function parts(kind, id, values, value) {
   if (kind === "numeric") return [element("input", { id, type: "number", step: "any", value, placeholder: UNSAID })];
   if (kind === "multi") return [several(id, values, value)];
-  if (values.length > MOST_OPTIONS) return typed(id, values, value);
+  if (values.length > MAX_OPTIONS) return typed(id, values, value);
   const unsaid = element("option", { value: "" }, UNSAID);
   return [element("select", { id }, unsaid, ...options(values.toSorted(inOrder.compare), [value]))];
 }
@@ -49,12 +49,12 @@ function options(values, chosen) {
 
 function typed(id, values, value) {
   const input = element("input", { id, list: `${id}-values`, value, placeholder: UNSAID, maxlength: 200 });
-  return [input, element("datalist", { id: `${id}-values` }, ...options(values.slice(0, MOST_SUGGESTED), []))];
+  return [input, element("datalist", { id: `${id}-values` }, ...options(values.slice(0, MAX_SUGGESTED), []))];
 }
 
 function several(id, values, chosen = []) {
   if (!values.length) return element("input", { id, value: chosen.join(", "), placeholder: `${UNSAID}; with commas` });
-  const shown = options(values.slice(0, MOST_SUGGESTED), chosen);
+  const shown = options(values.slice(0, MAX_SUGGESTED), chosen);
   return element("select", { id, multiple: true, size: Math.min(values.length, 4) }, ...shown);
 }
 

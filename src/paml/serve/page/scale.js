@@ -2,7 +2,7 @@
 
 import { percent, rounded } from "./wording.js";
 
-const MOST_STARS = 11;
+const MAX_STARS = 11;
 
 /** The scale of a target as /v1/model describes it. */
 export function scaleOf(target) {
@@ -15,7 +15,7 @@ export function scaleOf(target) {
     low,
     high,
     step,
-    values: marks <= MOST_STARS ? Array.from({ length: marks }, (_, k) => low + k * step) : null,
+    values: marks <= MAX_STARS ? Array.from({ length: marks }, (_, k) => low + k * step) : null,
     value: (number) => `${rounded(number)} of ${rounded(high)}`,
     short: (number) => rounded(number),
     score: (number) => number.toFixed(high - low > 20 ? 0 : 1),

@@ -1,6 +1,6 @@
 // What this browser keeps: the visitor's id and skipped questions for good, a server's key until the tab is closed.
 
-const MOST_SKIPPED = 100; // they travel in an address, which must not grow without end
+const MAX_SKIPPED = 100; // they travel in an address, which must not grow without end
 
 /** A browser's storage under our own prefix; where it is forbidden, memory that lasts as long as the page. */
 function cupboard(kind) {
@@ -45,7 +45,7 @@ export function visitor() {
 export const skipped = () => JSON.parse(local.get("skipped") ?? "[]");
 
 export function skip(item) {
-  local.set("skipped", JSON.stringify([...skipped().filter((other) => other !== item), item].slice(-MOST_SKIPPED)));
+  local.set("skipped", JSON.stringify([...skipped().filter((other) => other !== item), item].slice(-MAX_SKIPPED)));
 }
 
 export const forgetSkipped = () => local.remove("skipped");

@@ -13,12 +13,12 @@ const GROUPS = { major: "common profiles (major)", minor: "unusual profiles (min
 const differs = ({ major, minor }) => major.filter((number, k) => number + minor[k] > 0).length > 1;
 
 /** A paragraph on the own rate. */
-export function standingText(standing) {
-  const rate = element("strong", {}, rounded(standing.rate));
-  if (!differs(standing)) return [rate, ": this method gives everyone the same rate."];
-  const users = sum(standing.major) + sum(standing.minor);
-  const place = `, higher than that of ${percent(standing.percentile / 100)} of ${count(users, "user")}. `;
-  return [rate, place, "The higher it is, the more each of your ratings counts. ", company(standing)];
+export function rateProfileText(profile) {
+  const rate = element("strong", {}, rounded(profile.rate));
+  if (!differs(profile)) return [rate, ": this method gives everyone the same rate."];
+  const users = sum(profile.major) + sum(profile.minor);
+  const place = `, higher than that of ${percent(profile.percentile / 100)} of ${count(users, "user")}. `;
+  return [rate, place, "The higher it is, the more each of your ratings counts. ", company(profile)];
 }
 
 function company({ group, similar }) {
@@ -30,20 +30,20 @@ function company({ group, similar }) {
 }
 
 /** The drawing for a given width in pixels, with a table behind it. */
-export function standingFigure(standing, width) {
-  if (!differs(standing)) return [];
-  return [drawing(standing, width), element("details", {}, element("summary", {}, "As a table"), table(standing))];
+export function rateProfileFigure(profile, width) {
+  if (!differs(profile)) return [];
+  return [drawing(profile, width), element("details", {}, element("summary", {}, "As a table"), table(profile))];
 }
 
-function drawing(standing, width) {
-  const { edges, rate } = standing;
+function drawing(profile, width) {
+  const { edges, rate } = profile;
   const low = Math.min(edges[0], rate);
   const high = Math.max(edges.at(-1), rate);
   const x = (value) => SIDE + ((value - low) / (high - low)) * (width - 2 * SIDE);
   const label = `Histogram of learning rates from ${rounded(low)} to ${rounded(high)}; yours is ${rounded(rate)}.`;
   const size = { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT };
   const svg = drawn("svg", { role: "img", "aria-label": label, ...size });
-  const shares = Object.fromEntries(Object.keys(GROUPS).map((name) => [name, sharesOf(standing[name])]));
+  const shares = Object.fromEntries(Object.keys(GROUPS).map((name) => [name, sharesOf(profile[name])]));
   const most = Math.max(...shares.major, ...shares.minor);
   for (const name of Object.keys(GROUPS)) svg.append(bars(name, shares[name], edges, x, most));
   svg.append(drawn("line", { class: "axis", x1: SIDE, x2: width - SIDE, y1: MIDDLE, y2: MIDDLE }));
@@ -81,10 +81,10 @@ function ticks(low, high, x, width) {
 }
 
 /** What the two colours stand for, and of how many users. */
-export function legend(standing) {
+export function legend(profile) {
   const parts = Object.entries(GROUPS).map(([name, words]) => {
     const colour = element("i", { "aria-hidden": "true" });
-    return element("span", { class: name }, colour, `${words}, ${count(sum(standing[name]), "user")}`);
+    return element("span", { class: name }, colour, `${words}, ${count(sum(profile[name]), "user")}`);
   });
   return element("figcaption", {}, ...parts, element("span", { class: "soft" }, "each group by its own share"));
 }
