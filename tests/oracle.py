@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paml.engine.adapt import RatePerUser
 from paml.engine.solvers import ClosedForm, GradientSteps
 from paml.episodes.batches import RowBlock, TensorBatch
 from paml.methods.learner import Learner
@@ -40,7 +41,7 @@ def _rows(learner: Learner, embedded: Embedded, block: RowBlock, b: int) -> tupl
     if embedded.items.bias_NK is not None:
         offset = offset + embedded.items.bias_NK[item]
     if embedded.prior_BDK is not None:
-        learned = vectors[:, : embedded.prior_BDK.shape[1] - 1]  # of ties a start says nothing
+        learned = vectors[:, : embedded.prior_BDK.shape[1] - 1]  # of affinities a prior says nothing
         offset = offset + torch.cat([learned, learned.new_ones(len(item), 1)], dim=1) @ embedded.prior_BDK[b]
     return torch.cat(parts, dim=1), block.y_BR[b][keep], offset
 
@@ -60,19 +61,19 @@ def _with_last_moved(weights: list[Tensor], d: Tensor, level: Tensor, free: int)
     return [*weights[:-1], weights[-1] + change]
 
 
-def _solved(
+def _closed_form(
     learner: Learner, weights: list[Tensor], x: Tensor, y: Tensor, offset: Tensor, variance: Tensor
 ) -> list[Tensor]:
     """Newton's method on sum of losses + |d|^2 / variance, gradient and Hessian by autograd."""
-    assert isinstance(learner.inner, ClosedForm)
-    free, level = len(learner.network.decision.theta()[-1].rows_DK), learner.inner.level
+    assert isinstance(learner.solver, ClosedForm)
+    free, level = len(learner.network.decision.theta()[-1].rows_DK), learner.solver.level
 
     def penalised(d: Tensor) -> Tensor:
         out = _forward(_with_last_moved(weights, d, level, free), x, offset)
         return learner.head.row_loss(out.unsqueeze(0), y.unsqueeze(0)).sum() + (d**2).sum() / variance / 2
 
     d = weights[0].new_zeros(free + 1)
-    for _ in range(learner.inner.steps):
+    for _ in range(learner.solver.steps):
         here = d.detach().requires_grad_() if not d.requires_grad else d
         (slope,) = torch.autograd.grad(penalised(here), here, create_graph=True)
         bend = torch.autograd.functional.hessian(penalised, here, create_graph=True)
@@ -80,19 +81,19 @@ def _solved(
     return _with_last_moved(weights, d, level, free)
 
 
-def _stepped(
+def _gradient_steps(
     learner: Learner, weights: list[Tensor], x: Tensor, y: Tensor, offset: Tensor, rate: Tensor | list[Tensor]
 ) -> tuple[list[Tensor], Tensor]:
-    """Gradient steps on the mean (or with evidence c: sum / (n + c)) of the losses, and the first gradient's norm."""
-    assert isinstance(learner.inner, GradientSteps)
+    """Steps on the mean (or with a pseudo-count c: sum / (n + c)) of the losses, and the first gradient's norm."""
+    assert isinstance(learner.solver, GradientSteps)
     norm = weights[0].new_zeros(())
-    log_c = learner.inner.log_pseudo_count
+    log_c = learner.solver.log_pseudo_count
     rows = len(y) if log_c is None else len(y) + log_c.exp()
-    for step in range(learner.inner.steps):
+    for step in range(learner.solver.steps):
         out = _forward(weights, x, offset)
         loss = learner.head.row_loss(out.unsqueeze(0), y.unsqueeze(0)).sum() / rows
         grads = torch.autograd.grad(loss, weights, create_graph=True)
-        if learner.inner.first_order:
+        if learner.solver.first_order:
             grads = tuple(grad.detach() for grad in grads)
         if step == 0:
             norm = torch.stack([(grad**2).sum() for grad in grads]).sum()
@@ -103,18 +104,19 @@ def _stepped(
 
 def run_oracle(learner: Learner, batch: TensorBatch, *, training: bool = True) -> OracleResult:
     embedded = learner.embed(batch)
-    rate = learner.rates(embedded.h_BH, batch.user_B if training else None)
+    given = learner.rates.in_training(embedded.h_BH, batch.user_B).rate if training else learner.rates(embedded.h_BH)
+    rate = given.alpha_B if isinstance(given, RatePerUser) else given.theta
     losses, outputs, norms, row_losses = [], [], [], []
     for b in range(len(embedded.h_BH)):
         start = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
         x, y, offset = _rows(learner, embedded, batch.support, b)
         own = rate[b] if isinstance(rate, Tensor) else [torch.cat(list(r)) for r in rate]
         norm = x.new_zeros(())
-        if isinstance(learner.inner, ClosedForm):
+        if isinstance(learner.solver, ClosedForm):
             assert isinstance(own, Tensor)
-            weights = _solved(learner, start, x, y, offset, own)
+            weights = _closed_form(learner, start, x, y, offset, own)
         else:
-            weights, norm = _stepped(learner, start, x, y, offset, own)
+            weights, norm = _gradient_steps(learner, start, x, y, offset, own)
         xq, yq, offset_q = _rows(learner, embedded, batch.query, b)
         out = _forward(weights, xq, offset_q)
         row_loss = learner.head.row_loss(out.unsqueeze(0), yq.unsqueeze(0)).squeeze(0)

@@ -3,9 +3,9 @@
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from paml.errors import SettingsError, nearest
 
@@ -15,8 +15,22 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
+    def part(self, component: type["S"]) -> "S":
+        """The values of one component, where settings are made of several components'."""
+        assert isinstance(self, component)
+        return component.model_validate({name: getattr(self, name) for name in component.model_fields})
+
 
 S = TypeVar("S", bound=Settings)
+
+
+def _parse_list(value: Any) -> Any:
+    """`"320,192"` -> two parts."""
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_list)]
 
 
 def build(settings: type[S], values: Mapping[str, Any]) -> S:

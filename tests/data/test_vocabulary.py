@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 
 from paml.data.schema import Field, Kind
-from paml.data.vocabulary import Categories, Scaling, fit
+from paml.data.vocabulary import Categories, FieldEncoder, Scaling, fit
 
 
 def test_codes_by_frequency_unknown_is_zero() -> None:
@@ -19,10 +19,13 @@ def test_rare_values_are_folded() -> None:
 
 def test_lists_are_laid_end_to_end() -> None:
     column = pl.Series([["x", "y"], [], None, ["y"], ["new"]], dtype=pl.List(pl.String))
-    encoder = fit(Field(name="genre", kind=Kind.MULTI), column[:4])
+    field = Field(name="genre", kind=Kind.MULTI)
+    encoder = fit(field, column[:4])
     assert isinstance(encoder, Categories)
     assert encoder.values == ("y", "x")
-    offsets, codes = encoder.encode_lists(column)
+    encoded = FieldEncoder(field, encoder).column(column)
+    offsets, codes = encoded.offsets, encoded.values
+    assert offsets is not None
     assert offsets.tolist() == [0, 2, 2, 2, 3, 4]
     assert codes.tolist() == [2, 1, 1, 0]
 

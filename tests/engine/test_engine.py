@@ -9,8 +9,9 @@ from torch import Tensor
 
 import paml
 from oracle import oracle_objective, run_oracle
-from paml.engine import adapt as engine
+from paml.engine import adapt as engine, layers
 from paml.engine.layers import PersonalLayer
+from paml.engine.solvers import GradientSteps
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.tasks import Tasks
 from paml.methods.learner import Learner
@@ -42,7 +43,7 @@ HEADS = ("value", "classes", "click")
 
 def fits(method: str, head: str) -> bool:
     """A softmax over levels has no closed form."""
-    return head != "classes" or not METHODS[method].solved
+    return head != "classes" or METHODS[method].solver is GradientSteps
 
 
 PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, head)]
@@ -71,8 +72,9 @@ def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) ->
     first, second = (loader.load(batch) for batch in itertools.islice(batches, 2))
     learner.rates.begin_epoch(0)
     with torch.no_grad():
-        learner.rates(learner.embed(second).h_BH, second.user_B)
-        learner.rates.finish_step()
+        step = learner.rates.in_training(learner.embed(second).h_BH, second.user_B).memory
+        if step is not None:
+            learner.rates.finish_step(step, recipe.outer_rate)
         learner.rates.begin_epoch(1)
     return learner, first, recipe
 
@@ -113,19 +115,19 @@ def test_agrees_with_the_oracle(
     click_world: paml.Dataset,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "_attention_is_cheaper", lambda *_: form == "attention")
+    monkeypatch.setattr(layers, "attention_is_cheaper", lambda *_: form == "attention")
     data = click_world if head == "click" else world
     learner, batch, recipe = make(data, method, head=head, inner_steps=steps)
-    loss = find_method(method).objective(recipe)(learner, batch)
+    loss = find_method(method).objective(recipe)(learner, batch).value
     expected = oracle_objective(method, learner, batch, recipe.gamma)
     found = [deviation([loss], [expected]), deviation(gradients(loss, learner), gradients(expected, learner))]
     oracle = run_oracle(learner, batch)
-    adapted = learner.adapt(learner.embed(batch), batch.user_B)
+    adapted = learner.adapt_in_training(learner.embed(batch), batch.user_B)
     outputs = learner.outputs(adapted, batch.query)
     found.append(
         deviation([out[mask.bool()] for out, mask in zip(outputs, batch.query.mask_BR, strict=True)], oracle.outputs)
     )
-    if steps and not METHODS[method].solved:
+    if steps and METHODS[method].solver is GradientSteps:
         found.append(deviation([adapted.adaptation.gradient_norm()], [oracle.gradient_norm_B]))
     LARGEST[f"{method} {head} {steps} steps {form}"] = max(found)
     assert max(found) < TOLERANCE
@@ -137,7 +139,7 @@ def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, co
         settings = {"item_embedding": 3, "item_bias": True, "inner_steps": 2, "first_order": first_order}
         learner, batch, recipe = make(context_world, method, **settings)
         assert learner.network.context.fields
-        loss = find_method(method).objective(recipe)(learner, batch)
+        loss = find_method(method).objective(recipe)(learner, batch).value
         expected = oracle_objective(method, learner, batch, recipe.gamma)
         assert deviation([loss], [expected]) < TOLERANCE
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
@@ -150,7 +152,7 @@ def test_agrees_with_item_factors_starts_and_evidence(
     for hidden in ((), (5,)):
         data = click_world if head == "click" else context_world
         learner, batch, recipe = make(data, method, **{**FACTORS, "head": head, "hidden": hidden, "inner_steps": 2})
-        loss = find_method(method).objective(recipe)(learner, batch)
+        loss = find_method(method).objective(recipe)(learner, batch).value
         expected = oracle_objective(method, learner, batch, recipe.gamma)
         assert deviation([loss], [expected]) < TOLERANCE
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
@@ -163,7 +165,7 @@ def test_meta_gradients_agree_with_finite_differences(
     data = click_world if head == "click" else world
     learner, batch, recipe = make(data, method, head=head, inner_steps=2, gamma=0.1)
     objective = find_method(method).objective(recipe)
-    found = gradients(objective(learner, batch), learner)
+    found = gradients(objective(learner, batch).value, learner)
     rng = torch.Generator().manual_seed(5)
     parameters = list(learner.parameters())
     direction = [torch.randn(p.shape, generator=rng, dtype=p.dtype) for p in parameters]
@@ -173,7 +175,7 @@ def test_meta_gradients_agree_with_finite_differences(
         with torch.no_grad():
             for p, d in zip(parameters, direction, strict=True):
                 p.add_(d, alpha=sign * size)
-            values.append(objective(learner, batch).item())
+            values.append(objective(learner, batch).value.item())
             for p, d in zip(parameters, direction, strict=True):
                 p.add_(d, alpha=-sign * size)
     slope = sum(float((g * d).sum()) for g, d in zip(found, direction, strict=True))
@@ -187,8 +189,8 @@ def losses(learner: Learner, batch: TensorBatch) -> Tensor:
 def test_reg_paml_at_gamma_zero_is_paml(world: paml.Dataset) -> None:
     paml_learner, batch, recipe = make(world, "paml")
     reg_learner, _, _ = make(world, "reg_paml", gamma=0.0)
-    left = find_method("paml").objective(recipe)(paml_learner, batch)
-    right = find_method("reg_paml").objective(recipe.model_copy(update={"gamma": 0.0}))(reg_learner, batch)
+    left = find_method("paml").objective(recipe)(paml_learner, batch).value
+    right = find_method("reg_paml").objective(recipe.model_copy(update={"gamma": 0.0}))(reg_learner, batch).value
     assert deviation(gradients(left, paml_learner), gradients(right, reg_learner)) == 0
 
 
@@ -206,14 +208,14 @@ def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.Dataset) -> N
     assert isinstance(layer, PersonalLayer)
     theta = ridge.network.decision.theta()[-1]
     x = ridge.network.first_input(adapted.embedded, batch.support)
-    level, mask_BS = ridge.inner.level, batch.support.mask_BR
+    level, mask_BS = ridge.solver.level, batch.support.mask_BR
     features = torch.cat([x.x_BRD, level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
     plain, _ = engine.forward([engine.SharedLayer(theta)], x)
     residual = (batch.support.y_BR - (plain + adapted.embedded.offsets(x)).squeeze(-1)) * mask_BS
     d = torch.zeros(len(residual), features.shape[-1], dtype=residual.dtype)
     for _ in range(4000):
         slope = -2 * (features.mT @ (residual - (features @ d.unsqueeze(-1)).squeeze(-1)).unsqueeze(-1)).squeeze(-1)
-        d = d - 0.01 * (slope + d / adapted.rate.unsqueeze(-1))
+        d = d - 0.01 * (slope + d / adapted.rate.per_user(len(d)).unsqueeze(-1))
     assert torch.allclose(layer.rows_BDK.squeeze(-1) - theta.rows_DK.squeeze(-1), d[:, :-1], atol=1e-6)
 
 
@@ -267,8 +269,7 @@ def test_at_paml_adds_similar_users_rates(world: paml.Dataset) -> None:
     learner, batch, _ = make(world, "at_paml")
     assert isinstance(learner.rates, MemoryRate)
     h_BH = learner.embed(batch).h_BH
-    alpha_B, own_B = learner.rates(h_BH), learner.rates.own.own(h_BH)
-    assert isinstance(alpha_B, Tensor)
+    alpha_B, own_B = learner.rates(h_BH).per_user(len(h_BH)), learner.rates.own.alpha(h_BH)
     assert (alpha_B > own_B).all()
     assert (alpha_B - own_B <= learner.rates.memory.values_M.max()).all()
 

@@ -89,8 +89,8 @@ def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.Dataset) -
     tasks, loader = Tasks.of(world, "test"), Loader(world)
     none, _ = predict_rows(ensemble, loader, tasks, shots=0)
     for member in ensemble.members:
-        member.inner.steps = 0
-        member.network.start.choice = None  # what was chosen is not known, either
+        member.solver.steps = 0
+        member.network.user_prior.choice = None  # what was chosen is not known, either
     unadapted, _ = predict_rows(ensemble, loader, tasks)
     assert np.allclose(none, unadapted, atol=1e-5)
 
@@ -223,10 +223,10 @@ def test_whoever_peeks_is_found_out(world: paml.Dataset, tmp_path: Path, monkeyp
 
 def test_training_that_reads_other_rows_is_stopped(world: paml.Dataset) -> None:
     end = int(Tasks.of(world, "train").offsets[-1])
-    loader = Loader(world, end=end)
-    loader.load(next(Tasks.of(world, "train").stored(4)))
+    loader = Loader(world)
+    loader.load(next(Tasks.of(world, "train").stored(4)), end)
     with pytest.raises(AssertionError, match="a row of another split"):
-        loader.load(next(Tasks.of(world, "validation").stored(4)))
+        loader.load(next(Tasks.of(world, "validation").stored(4)), end)
 
 
 def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:

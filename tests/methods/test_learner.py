@@ -1,7 +1,6 @@
 """Ensembles, averaged weights, item factors and starts: identities."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import paml
 from paml.data.schema import Field, Kind
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.features import Features, FeatureTable
-from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import query_loss, regularised_query_loss
@@ -22,7 +20,7 @@ from paml.network.affinity import Affinity, AffinityTable
 from paml.network.build import DataShape
 from paml.network.embeddings import FieldEmbedder
 from paml.network.items import ItemFactors
-from paml.training.ema import SOON, Average
+from paml.training.ema import SOON, WeightAverage
 from paml.training.recipe import load_recipe
 
 
@@ -51,7 +49,7 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world: paml.Dataset) -> No
 
 def test_the_average_follows_and_can_be_put_in_place() -> None:
     module = torch.nn.Linear(1, 1, bias=False)
-    average = Average(module, 0.9)
+    average = WeightAverage(module, 0.9)
     expected = now = float(module.weight.detach())
     for step in range(20):
         with torch.no_grad():
@@ -63,7 +61,7 @@ def test_the_average_follows_and_can_be_put_in_place() -> None:
     with average.in_place():
         assert float(module.weight.detach()) == pytest.approx(expected, rel=1e-5)
     assert float(module.weight.detach()) == pytest.approx(now, rel=1e-5)
-    other = Average(module, 0.9)
+    other = WeightAverage(module, 0.9)
     other.restore(average.state())
     with other.in_place():
         assert float(module.weight.detach()) == pytest.approx(expected, rel=1e-5)
@@ -71,7 +69,7 @@ def test_the_average_follows_and_can_be_put_in_place() -> None:
 
 def test_no_average_leaves_the_weights_alone() -> None:
     module = torch.nn.Linear(2, 2)
-    average = Average(module, 0.0)
+    average = WeightAverage(module, 0.0)
     before = module.weight.detach().clone()
     average.follow()
     with average.in_place():
@@ -119,9 +117,9 @@ def test_ties_are_as_strong_as_the_values_that_two_items_share() -> None:
     size = 1 << 14
     values = FieldEmbedder(fields, {"author": 9, "year": 9}, size, size**-0.5, torch.Generator().manual_seed(0))
     affinity = Affinity(values, 1.0)
-    affinity.strength.data = torch.tensor([2.0, 1.0])
+    affinity.scale.data = torch.tensor([2.0, 1.0])
     author, year = torch.tensor([1, 1, 2, 0, 0]), torch.tensor([3, 3, 3, 4, 5])
-    z_NW = affinity(Features(5, {}, {}, {}, keys=Features(5, {"author": author, "year": year}, {}, {})))
+    z_NW = affinity(Features(5, {}, {}, {}, hashed=Features(5, {"author": author, "year": year}, {}, {})))
     same_NN = 4.0 * (author == author.unsqueeze(1)) * (author > 0) + 1.0 * (year == year.unsqueeze(1))
     assert torch.allclose(z_NW @ z_NW.T, same_NN, atol=0.15)
 
@@ -181,11 +179,11 @@ def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.Data
         assert isinstance(after, Affinity)
         for name, values in before.values.tables.items():
             assert torch.equal(after.values.tables[name], values)
-        assert not torch.allclose(after.strength, before.strength)
+        assert not torch.allclose(after.scale, before.scale)
 
 
 @pytest.mark.parametrize("gamma", [None, 0.1])
-def test_the_outer_loss_overlooks_a_share_of_the_users_level(gamma: float | None, world: paml.Dataset) -> None:
+def test_the_outer_loss_discounts_a_share_of_the_users_bias(gamma: float | None, world: paml.Dataset) -> None:
     learner, batch = ensemble_of(world, "paml", ensemble_size=1).members[0], test_batch(world)
     query = batch.query
     with torch.no_grad():
@@ -196,6 +194,7 @@ def test_the_outer_loss_overlooks_a_share_of_the_users_level(gamma: float | None
             query_loss(learner, batch, share) if gamma is None else regularised_query_loss(gamma, share)(learner, batch)
             for share in (0.0, 0.5)
         )
+        whole, half = whole.value, half.value
     levels = torch.stack([error.mean() ** 2 for error in errors]).mean()
     assert float(levels) > 0.01
     assert float(half) == pytest.approx(float(whole - 0.5 * levels), rel=1e-5)
@@ -220,9 +219,9 @@ def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.Dataset) ->
 def test_wrong_networks_are_refused(world: paml.Dataset) -> None:
     with pytest.raises(paml.SettingsError, match="needs the size of item vectors; set item_embedding"):
         ensemble_of(world, item_embedding=0)
-    with pytest.raises(paml.SettingsError, match="a start, and ties, need item vectors; set network=factors"):
+    with pytest.raises(paml.SettingsError, match="user priors and affinity need item vectors; set network=factors"):
         ensemble_of(world, network="fields")
-    with pytest.raises(paml.SettingsError, match="head 'classes' has no closed form; use head=value"):
+    with pytest.raises(paml.SettingsError, match="a softmax over levels has no closed form; use head=value"):
         ensemble_of(world, head="classes")
     with pytest.raises(
         paml.SettingsError,
@@ -252,17 +251,18 @@ def test_members_have_episodes_of_their_own(
 
 
 @pytest.mark.parametrize("pooling", ["mean", "root"])
-def test_ties_that_are_not_written_out_say_the_same(pooling: str, world: paml.Dataset) -> None:
-    """The vectors of all items, some of them, and products with weights, as if ties were written out."""
+def test_affinity_that_is_not_materialised_says_the_same(
+    pooling: str, world: paml.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vectors of all items, some of them, and products with weights, as if affinities were materialised."""
+    monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
     ensemble = ensemble_of(
         world, ensemble_size=1, affinity_fields="director,genre", affinity_dim=8, multi_pooling=pooling
     )
     network = ensemble.members[0].network
     assert isinstance(network.items, ItemFactors)
     index_I = np.arange(world.manifest.items)
-    keys = item_keys(world, ensemble.affinity_fields)
-    assert keys is not None
-    features = replace(FeatureTable.of(world, "item").rows(index_I), keys=keys.rows(index_I))
+    features = FeatureTable.of(world, "item", ensemble.inputs).rows(index_I)
     vectors_ID = network.items(features, torch.from_numpy(index_I)).vectors_ND
     _, table = network.items.catalogue(features, torch.from_numpy(index_I))
     assert isinstance(table, AffinityTable)

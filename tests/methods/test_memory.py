@@ -1,14 +1,15 @@
 """AT-PAML's memory against a brute-force model, and what learns in it."""
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from paml.methods.memory import EMPTY, MemoryRate, UserMemory
+from paml.methods.memory import EMPTY, MemoryRate, MemorySettings, UserMemory
 from paml.methods.neighbours import INDEXES, make_index, recall
 from paml.methods.rates import PersonalRate
-from paml.training.recipe import Recipe
 
 WIDTH = 3
 
@@ -74,13 +75,12 @@ def test_store_and_eviction_agree_with_brute_force(size: int, rounds: list[tuple
 
 
 def test_nodes_that_were_read_outlive_those_that_were_not() -> None:
-    recipe = Recipe(memory_size=2, neighbours=1, warmup_epochs=0)
-    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, recipe)
+    settings = MemorySettings(memory_size=2, neighbours=1, warmup_epochs=0)
+    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, settings)
     rate.begin_epoch(0)
     near, far = torch.zeros(1, WIDTH), torch.full((1, WIDTH), 9.0)
     for user, h in ((0, near), (1, far), (2, near)):  # the third user reads the first one's node
-        rate(h, np.array([user]))
-        rate.finish_step()
+        train(rate, h, [user])
     assert sorted(rate.memory.user_M.tolist()) == [0, 2]
 
 
@@ -91,13 +91,34 @@ def test_slots_of_unknown_users_are_empty() -> None:
     assert memory.slots_of(torch.tensor([9, 7, 5])).tolist() == [1, EMPTY, 0]
 
 
-def rate_with_nodes(count: int = 6, **changes: object) -> tuple[MemoryRate, torch.Tensor]:
-    recipe = Recipe(memory_size=10, neighbours=3, neighbours_inference=2, kernel_delta=0.5, outer_rate=0.1, **changes)
-    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, recipe)
+def in_training(rate: MemoryRate, h: torch.Tensor, users: Iterable[int]) -> torch.Tensor:
+    return rate.in_training(h, np.array([*users])).rate.per_user(len(h))
+
+
+def train(
+    rate: MemoryRate,
+    h: torch.Tensor,
+    users: Iterable[int],
+    loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    outer_rate: float = 0.1,
+) -> torch.Tensor:
+    """A whole step of the memory: rates, their gradient by a loss if there is one, and nodes stored."""
+    found = rate.in_training(h, np.array([*users]))
+    alpha = found.rate.per_user(len(h))
+    if loss is not None:
+        loss(alpha).backward()
+    assert found.memory is not None
+    rate.finish_step(found.memory, outer_rate)
+    return alpha
+
+
+def rate_with_nodes(count: int = 6, rate_scale: float = 0.1, **changes: object) -> tuple[MemoryRate, torch.Tensor]:
+    settings = MemorySettings(memory_size=10, neighbours=3, neighbours_inference=2, kernel_delta=0.5, **changes)
+    rate = MemoryRate(PersonalRate(WIDTH, rate_scale, torch.Generator().manual_seed(0)), WIDTH, settings)
     keys = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(1))
     if count:
         rate.memory.store(torch.arange(count), keys, torch.linspace(0.1, 0.6, count))
-    rate.begin_epoch(recipe.warmup_epochs)
+    rate.begin_epoch(settings.warmup_epochs)
     return rate, keys
 
 
@@ -114,34 +135,34 @@ def by_hand(rate: MemoryRate, h: torch.Tensor, k: int, own: int | None) -> float
 def test_rate_is_own_plus_kernel_mean_of_the_nearest_others(index: str) -> None:
     rate, keys = rate_with_nodes(memory_index=index)
     h = keys[:4] + 0.01
-    own = rate.own.own(h)
-    training = rate(h, np.arange(4))
+    own = rate.own.alpha(h)
+    training = in_training(rate, h, range(4))
     expected = [by_hand(rate, h[b], 3, own=b) for b in range(4)]
     assert (training - own).tolist() == pytest.approx(expected, rel=1e-4)
-    inference = rate(h)
+    inference = rate(h).per_user(len(h))
     assert (inference - own).tolist() == pytest.approx([by_hand(rate, h[b], 2, None) for b in range(4)], rel=1e-4)
 
 
 def test_fewer_nodes_than_neighbours_and_none_at_all() -> None:
     rate, keys = rate_with_nodes(count=2)
     h = keys[:1]
-    assert (rate(h, np.array([0])) - rate.own.own(h)).item() == pytest.approx(by_hand(rate, h[0], 3, own=0), rel=1e-4)
+    assert (in_training(rate, h, [0]) - rate.own.alpha(h)).item() == pytest.approx(
+        by_hand(rate, h[0], 3, own=0), rel=1e-4
+    )
     empty, _ = rate_with_nodes(count=0)
-    assert torch.equal(empty(h, np.array([0])), empty.own.own(h))
-    assert torch.equal(empty(h), empty.own.own(h))
+    assert torch.equal(in_training(empty, h, [0]), empty.own.alpha(h))
+    assert torch.equal(empty(h).per_user(1), empty.own.alpha(h))
 
 
 def test_a_nodes_rate_stays_one() -> None:
     """A step that would make a rate negative, or larger than any own rate can be, ends at the bound."""
     rate, keys = rate_with_nodes(rate_scale=0.3)
     for sign in (-1e6, 1e6):
-        (sign * rate(keys[:2] + 0.1, np.array([50, 51]))).sum().backward()
-        rate.finish_step()
+        train(rate, keys[:2] + 0.1, [50, 51], lambda alpha: (sign * alpha).sum())  # noqa: B023 - called at once
         assert rate.memory.values_M[:6].min() >= 0
         assert rate.memory.values_M[:6].max() <= 0.3
     literal, _ = rate_with_nodes(memory_stores="alpha")
-    (-1e6 * literal(keys[:2] + 0.1, np.array([50, 51]))).sum().backward()
-    literal.finish_step()
+    train(literal, keys[:2] + 0.1, [50, 51], lambda alpha: (-1e6 * alpha).sum())
     assert literal.memory.values_M[:6].max() > 1
 
 
@@ -153,10 +174,9 @@ def test_nodes_learn_by_plain_gradient_descent() -> None:
     distance = ((h.unsqueeze(1) - live_keys[:6].unsqueeze(0)) ** 2).sum(dim=2)
     nearest = distance.topk(3, dim=1, largest=False).indices
     s = (-0.5 * distance.gather(1, nearest)).exp()
-    expected_rate = rate.own.own(h).detach() + (s * live_values[nearest]).sum(dim=1) / (s.sum(dim=1) + 1e-5)
+    expected_rate = rate.own.alpha(h).detach() + (s * live_values[nearest]).sum(dim=1) / (s.sum(dim=1) + 1e-5)
     (expected_rate**2).sum().backward()
-    (rate(h, np.array([50, 51])) ** 2).sum().backward()
-    rate.finish_step()
+    train(rate, h, [50, 51], lambda alpha: (alpha**2).sum())
     assert torch.allclose(rate.memory.keys_MH[:6], (before_keys - 0.1 * live_keys.grad)[:6], atol=1e-6)
     assert torch.allclose(rate.memory.values_M[:6], (before_values - 0.1 * live_values.grad)[:6], atol=1e-6)
     assert rate.memory.slots_of(torch.tensor([50, 51])).tolist() == [6, 7]
@@ -167,17 +187,15 @@ def test_nodes_learn_by_plain_gradient_descent() -> None:
 def test_what_a_node_stores(stores: str) -> None:
     rate, keys = rate_with_nodes(memory_stores=stores)
     h = keys[:1] + 0.1
-    alpha = rate(h, np.array([77])).detach()
-    rate.finish_step()
+    alpha = train(rate, h, [77]).detach()
     stored = rate.memory.values_M[rate.memory.slots_of(torch.tensor([77]))]
-    assert torch.equal(stored, alpha if stores == "alpha" else rate.own.own(h).detach())
+    assert torch.equal(stored, alpha if stores == "alpha" else rate.own.alpha(h).detach())
 
 
 def test_warm_up_uses_a_fixed_rate_and_fills_the_memory() -> None:
     rate, keys = rate_with_nodes(count=0)
     rate.begin_epoch(0)
-    assert rate(keys.new_ones(2, WIDTH), np.array([3, 4])).tolist() == pytest.approx([5e-4, 5e-4])
-    rate.finish_step()
+    assert train(rate, keys.new_ones(2, WIDTH), [3, 4]).tolist() == pytest.approx([5e-4, 5e-4])
     assert int(rate.memory.count) == 2
 
 
@@ -185,10 +203,9 @@ def test_inference_only_reads_so_the_order_of_users_cannot_matter() -> None:
     rate, _ = rate_with_nodes()
     before = {name: tensor.clone() for name, tensor in rate.state_dict().items()}
     h = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(2))
-    together = rate(h)
-    alone = torch.cat([rate(h[b : b + 1]) for b in reversed(range(8))]).flip(0)
+    together = rate(h).per_user(8)
+    alone = torch.cat([rate(h[b : b + 1]).per_user(1) for b in reversed(range(8))]).flip(0)
     assert torch.allclose(together, alone, rtol=1e-6)
-    rate.finish_step()
     assert all(torch.equal(before[name], tensor) for name, tensor in rate.state_dict().items())
 
 
@@ -199,9 +216,9 @@ def test_loading_a_state_renews_the_index(index: str) -> None:
     h = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(3))
     rate(h)
     other.memory.keys_MH.copy_(other.memory.keys_MH.flip(0).roll(6, 0))
-    expected = other(h)
+    expected = other(h).per_user(4)
     rate.load_state_dict(other.state_dict())
-    assert torch.equal(rate(h), expected)
+    assert torch.equal(rate(h).per_user(4), expected)
 
 
 @pytest.mark.parametrize("name", INDEXES)

@@ -37,14 +37,14 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
 @pytest.mark.parametrize(
     ("method", "affinity_fields"), [("melu", "code,genres"), ("ridge", "genres"), ("meta_sgd", "blank,code")]
 )
-def test_looked_up_or_written_out(
+def test_looked_up_or_materialised(
     method: str, affinity_fields: str, hidden: str, gaps: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**NETWORK, "affinity_fields": affinity_fields, "hidden": hidden, "ensemble_size": 4, "epochs": 1}
     written = paml.train(gaps, method, out=tmp_path / "run", settings=settings).predictor
-    monkeypatch.setattr(Affinity, "looked_up", lambda affinity, items: True)
+    monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
     monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 40)  # many chunks
-    monkeypatch.setattr(AffinityTable, "shortest", 4)
+    monkeypatch.setattr(AffinityTable, "smallest_chunk", 4)
     looked_up = paml.load(tmp_path / "run").predictor
     assert isinstance(looked_up.members[0].table, AffinityTable)
     assert not Stack.suits(looked_up.members)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import paml
-from paml.engine.solvers import MIN_VARIANCE
-from paml.episodes.batches import RowBlock
+from paml.engine.adapt import MIN_VARIANCE
+from paml.episodes.batches import QueryBlock
 from paml.methods.learner import Adapted, Learner
 from paml.methods.rates import FixedRate
 from paml.methods.registry import METHODS
@@ -25,7 +25,7 @@ def run(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> paml.R
     return paml.train(world, "ridge", out=tmp_path_factory.mktemp("questions") / "run", epochs=2, ensemble_size=2)
 
 
-def adapted_to(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = None) -> tuple[Pairs, RowBlock]:
+def adapted_to(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = None) -> tuple[Pairs, QueryBlock]:
     """Members adapted to one user, all with one rate if it is given, and all items."""
     predictor = run.predictor
     batch = predictor.batch([NewUser({}, ratings)])
@@ -33,7 +33,7 @@ def adapted_to(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = 
     for member in predictor.members:
         learner = member.learner
         if rate is not None:
-            learner = Learner(learner.network, FixedRate(rate), learner.inner, learner.head)
+            learner = Learner(learner.network, FixedRate(rate), learner.solver, learner.head)
         pairs.append((learner, learner.adapt(learner.embed(batch))))
     return pairs, predictor.block(torch.arange(len(predictor.catalogue)), None)
 

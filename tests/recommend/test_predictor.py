@@ -18,7 +18,6 @@ import paml
 from paml.cli import main
 from paml.engine.heads import on_scale
 from paml.episodes.batches import Loader
-from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
 from paml.evaluation.scoring import predict_rows
 from paml.methods.registry import METHODS
@@ -71,13 +70,11 @@ def test_ties_reach_predictions_and_reasons(
     method: str, looked_up: bool, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the ties of all items are written out or not."""
-    monkeypatch.setattr("paml.network.affinity.Affinity.looked_up", lambda affinity, items: looked_up)
+    monkeypatch.setattr("paml.network.affinity.Affinity.is_looked_up", lambda affinity, items: looked_up)
     run = paml.train(world, method, out=tmp_path / "run", epochs=1, ensemble_size=4, affinity_fields="director,genre")
     new_users, queries, users = new_users_of(world, 4)
     tasks = Tasks.of(world, "test").part(0, len(users))
-    expected_N, _ = predict_rows(
-        run.ensemble, Loader(world, keys=item_keys(world, run.ensemble.affinity_fields)), tasks
-    )
+    expected_N, _ = predict_rows(run.ensemble, Loader(world, run.ensemble.inputs), tasks)
     adapted = [run.adapt(new_user.profile, new_user.ratings) for new_user in new_users]
     found_Q = np.concatenate([user.predict(items) for user, items in zip(adapted, queries, strict=True)])
     np.testing.assert_allclose(found_Q, expected_N[tasks.query_mask()], atol=1e-5)

@@ -15,7 +15,7 @@ from paml.errors import InputError
 from paml.recommend.predictor import Predictor, User
 from paml.recommend.requests import NewUser, Rating
 from paml.serve.batcher import Batcher
-from paml.serve.cache import UserCache, size_of
+from paml.serve.cache import UserCache
 from paml.serve.limits import CALLERS, Limits, RateLimiter
 from paml.serve.middleware import LOOPBACK, Guard, routed_path, segment
 from paml.serve.problems import Problem, shown
@@ -171,7 +171,7 @@ def test_the_cache_is_bounded_by_entries_and_bytes(predictor: Predictor) -> None
         few.put(str(k), 1, user)
         few.get("0", 1)
     assert [few.get(str(k), 1) is not None for k in range(6)] == [True, False, False, False, True, True]
-    size = size_of(users[0])
+    size = users[0].nbytes
     assert size > 4 * len(predictor.catalogue)
     small = UserCache(size=4 * size)
     for k, user in enumerate(users):

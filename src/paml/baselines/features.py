@@ -15,6 +15,7 @@ from paml.baselines.rows import SplitRows
 from paml.data.dataset import Dataset, Side
 from paml.data.protocol import support_counts
 from paml.data.schema import Field, Kind
+from paml.episodes import ragged
 
 ITEM_SHRINKAGE, USER_SHRINKAGE, VALUE_SHRINKAGE = 5.0, 5.0, 3.0
 EPISODES, MAX_ROWS = 2, 1_000_000  # how often training users are split anew; query rows of all episodes together
@@ -31,7 +32,7 @@ def episode(rows: SplitRows, share: float, rng: np.random.Generator) -> SplitRow
     support_U = np.where(rng.random(rows.users) < 0.5, support_counts(count_U, share), few_U)
     order_N = np.argsort(rows.user_N + rng.random(len(rows.user_N)))  # users stay in place, their rows are shuffled
     place_N = np.empty(len(order_N), dtype=np.int64)
-    place_N[order_N] = np.arange(len(order_N)) - np.repeat(np.cumsum(count_U) - count_U, count_U)
+    place_N[order_N] = ragged.places(count_U)
     query_N = place_N >= support_U[rows.user_N]
     return SplitRows(rows.item_N, rows.target_N, rows.user_N, query_N, rows.first_user, rows.first_row)
 
@@ -101,9 +102,7 @@ class Values:
     def pairs(self, place_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(row, value) pairs of the users, items or interactions at the given places: number of the row, and code."""
         count_N = self.offsets[place_N + 1] - self.offsets[place_N]
-        row_E = np.repeat(np.arange(len(place_N)), count_N)
-        begin_N = self.offsets[place_N] - (np.cumsum(count_N) - count_N)
-        return row_E, self.codes[np.arange(len(row_E)) + begin_N[row_E]]
+        return ragged.owners(count_N), self.codes[ragged.positions(self.offsets[place_N], count_N)]
 
 
 def places(rows: SplitRows, pick_P: np.ndarray) -> dict[Side, np.ndarray]:

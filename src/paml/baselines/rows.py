@@ -15,6 +15,7 @@ import torch
 from paml.data.dataset import Dataset
 from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.engine.heads import on_scale
+from paml.episodes import ragged
 from paml.episodes.tasks import Tasks
 from paml.evaluation.metrics import squared_error, weighted_entropy
 
@@ -44,7 +45,7 @@ class SplitRows:
         return cls(
             item_N=data.array("item")[rows],
             target_N=data.array("target")[rows],
-            user_N=np.repeat(np.arange(len(tasks)), np.diff(tasks.offsets)),
+            user_N=ragged.owners(np.diff(tasks.offsets)),
             query_N=tasks.query_mask(),
             first_user=tasks.first,
             first_row=rows.start,

@@ -21,10 +21,10 @@ from paml.data.dataset import (
     content_digests,
 )
 from paml.data.protocol import SPLITS, Groups, Protocol, is_major, split_users, support_counts
-from paml.data.schema import DTYPES, Kind, Schema, without_invalid_values
+from paml.data.schema import DTYPES, Schema, without_invalid_values
 from paml.data.sources import RawData
 from paml.data.target_encoding import with_rates
-from paml.data.vocabulary import Categories, Encoder, fit
+from paml.data.vocabulary import Categories, Encoder, FieldEncoder, fit
 from paml.errors import DataError, SettingsError
 from paml.progress import SILENT, Progress
 
@@ -208,13 +208,10 @@ def _encode(
         for field in schema.features(side):
             encoder = fit(field, training[side][field.name])
             encoders[side][field.name] = encoder
-            column = whole[side][field.name]
-            if field.kind is Kind.MULTI:
-                assert isinstance(encoder, Categories)
-                offsets, codes = encoder.encode_lists(column)
-                arrays[f"{side}.{field.name}.offsets"], arrays[f"{side}.{field.name}"] = offsets, codes
-            else:
-                arrays[f"{side}.{field.name}"] = encoder.encode(column)
+            encoded = FieldEncoder(field, encoder).column(whole[side][field.name])
+            if encoded.offsets is not None:
+                arrays[f"{side}.{field.name}.offsets"] = encoded.offsets
+            arrays[f"{side}.{field.name}"] = encoded.values
     common = {name: tuple(values) for name, values in groups.common.items()}
     return Vocabulary(user=encoders["user"], item=encoders["item"], context=encoders["context"], common=common)
 

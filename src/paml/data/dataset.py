@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field, ValidationError
+from pydantic import Field as Described, ValidationError
 
 from paml.data.protocol import Protocol
-from paml.data.schema import Schema
-from paml.data.vocabulary import Encoder
+from paml.data.schema import Field, Kind, Schema
+from paml.data.vocabulary import EncodedColumn, Encoder
 from paml.errors import FormatError
 from paml.settings import Settings
 
@@ -44,7 +44,7 @@ class SourceRecord(Settings):
     """Earlier ratings of the same item by the same user, left out."""
     users_without_profile: int = 0
     """Kept users of whom the source has no profile."""
-    facts: dict[str, float] = Field(default_factory=dict)
+    facts: dict[str, float] = Described(default_factory=dict)
     """What is known beyond the tables: the best reachable error of a synthetic world's test users."""
 
 
@@ -91,14 +91,14 @@ class Manifest(Settings):
 
     def computed_fingerprint(self) -> str:
         """SHA-256 of what the data set is: independent of when and by which library versions it was written."""
-        return self._digest(exclude_fields={"fingerprint", "seal", "files", "created_by", "notes"})
+        return self._digest(exclude={"fingerprint", "seal", "files", "created_by", "notes"})
 
     def computed_seal(self) -> str:
         """SHA-256 of the whole manifest but the seal."""
-        return self._digest(exclude_fields={"seal"})
+        return self._digest(exclude={"seal"})
 
-    def _digest(self, exclude_fields: set[str]) -> str:
-        covered = self.model_dump(mode="json", exclude=exclude_fields)
+    def _digest(self, exclude: set[str]) -> str:
+        covered = self.model_dump(mode="json", exclude=exclude)
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
@@ -165,6 +165,25 @@ class Dataset:
         except ValueError as error:
             raise FormatError(f"is damaged ({error})", where=file, remedy=PREPARE_AGAIN) from None
         return array
+
+    def column(self, side: Side, field: Field) -> EncodedColumn:
+        """An encoded field of all users, items or interactions."""
+        name = f"{side}.{field.name}"
+        offsets = self.array(f"{name}.offsets") if field.kind is Kind.MULTI else None
+        return EncodedColumn(self.array(name), offsets)
+
+    @property
+    def training_rows(self) -> int:
+        """How many interactions training users have: the first ones."""
+        return int(self.array("offsets")[self.manifest.splits["train"][1]])
+
+    def interacted_in_training(self, rows_at_once: int = 1 << 20) -> np.ndarray:
+        """Which items training users interacted with, by item row; the rows are read in pieces."""
+        interacted_I = np.zeros(self.manifest.items, dtype=bool)
+        item = self.array("item")[: self.training_rows]
+        for start in range(0, len(item), rows_at_once):
+            interacted_I[item[start : start + rows_at_once]] = True
+        return interacted_I
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

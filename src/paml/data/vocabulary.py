@@ -1,16 +1,21 @@
 """From values to codes: vocabularies and normalisations, fitted on training rows only, 0 = unknown."""
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
 from pydantic import Field as Described
 
 from paml.data.schema import Field, Kind
+from paml.errors import InputError, shortened
 from paml.settings import Settings
 
 HUGE = 1e30  # numbers beyond this are taken for garbage when a normalisation is fitted
-FARTHEST = 1000.0
+MAX_DEVIATIONS = 1000.0
 
 
 class Categories(Settings):
@@ -36,11 +41,6 @@ class Categories(Settings):
         known = pl.Series(self.values, dtype=pl.String)
         return column.replace_strict(known, codes, default=0, return_dtype=pl.Int32).fill_null(0).to_numpy()
 
-    def encode_lists(self, column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-        """Codes of a column of lists as (offsets of length rows + 1, codes laid end to end); unknown ones kept as 0."""
-        offsets, flat = laid_out(column)
-        return offsets, self.encode(flat)
-
 
 class Scaling(Settings):
     """Mean and deviation of a numeric field in training; blank values are put at the mean."""
@@ -51,11 +51,106 @@ class Scaling(Settings):
 
     def encode(self, column: pl.Series) -> np.ndarray:
         """(value - mean) / deviation as float32, kept within 1,000 deviations."""
-        scaled = ((column.cast(pl.Float64) - self.mean) / self.deviation).clip(-FARTHEST, FARTHEST)
+        scaled = ((column.cast(pl.Float64) - self.mean) / self.deviation).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS)
         return scaled.fill_nan(None).fill_null(0.0).cast(pl.Float32).to_numpy()
+
+    def scaled(self, value: float) -> float:
+        """The same of one number."""
+        return min(max((value - self.mean) / self.deviation, -MAX_DEVIATIONS), MAX_DEVIATIONS)
 
 
 Encoder = Categories | Scaling
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """A field of many rows: codes or numbers; lists lie end to end, row i's from `offsets[i]` to `offsets[i + 1]`."""
+
+    values: np.ndarray
+    offsets: np.ndarray | None = None
+
+
+class FieldEncoder:
+    """The one way from a field's values to what a network takes: a whole column, or the value of a single row."""
+
+    def __init__(self, field: Field, fitted: Encoder) -> None:
+        self.field, self._fitted = field, fitted
+        encode: dict[Kind, Callable[[Any], Any]] = {Kind.MULTI: self._list, Kind.NUMERIC: self._number}
+        self.value: Callable[[Any], Any] = encode.get(field.kind, self._code)
+        """One value as a code, a list of codes or a number; None is unknown, what cannot be meant an InputError."""
+
+    @property
+    def known_values(self) -> tuple[str, ...]:
+        """The values with codes, most common first; none of a numeric field."""
+        return self._fitted.values if isinstance(self._fitted, Categories) else ()
+
+    def column(self, column: pl.Series) -> EncodedColumn:
+        """A column of values or of lists; unknown values in lists are kept as 0."""
+        if self.field.kind is not Kind.MULTI:
+            return EncodedColumn(self._fitted.encode(column))
+        offsets, flat = laid_out(column)
+        return EncodedColumn(self._fitted.encode(flat), offsets)
+
+    @cached_property
+    def _codes(self) -> dict[str, int]:
+        return {value: code for code, value in enumerate(self.known_values, start=1)}
+
+    def _code(self, value: Any) -> int:
+        assert isinstance(self._fitted, Categories)
+        if value is None:
+            return 0
+        texts = texts_of(value)
+        if not texts:
+            raise self._error(value, "text or a number")
+        prefix = self._fitted.prefix
+        return next((code for text in texts if (code := self._codes.get(text[:prefix]))), 0)
+
+    def _list(self, value: Any) -> list[int]:
+        """One value is a list of one."""
+        if value is None:
+            return []
+        return [self._code(one) for one in (value if isinstance(value, list | tuple | set) else [value])]
+
+    def _number(self, value: Any) -> float:
+        """Normalised; 0, the mean, for a blank or invalid one."""
+        assert isinstance(self._fitted, Scaling)
+        if value is None or value == "":
+            return 0.0
+        number = as_number(value, text=True)
+        if number is None:
+            raise self._error(value, "a number")
+        low, high = self.field.minimum, self.field.maximum
+        if (low is not None and number < low) or (high is not None and number > high):
+            return 0.0
+        return self._fitted.scaled(number)
+
+    def _error(self, value: Any, expected: str) -> InputError:
+        what = f"'{self.field.name}' is {shortened(repr(value))}"
+        return InputError(what, field=self.field.name, value=value, expected=expected)
+
+
+def texts_of(value: Any) -> tuple[str, ...]:
+    """How a value may be written in the data: 25 and 25.0 as "25", too; nothing for what is no single value."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ()
+    if isinstance(value, float) and value.is_integer():
+        return str(value), str(int(value))
+    return (str(value),)
+
+
+def as_number(value: Any, *, text: bool = False) -> float | None:
+    """A finite number, or None; with `text`, also a number that is written as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating | str):
+        return None
+    if isinstance(value, str) and not text:
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def laid_out(column: pl.Series) -> tuple[np.ndarray, pl.Series]:

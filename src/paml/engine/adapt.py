@@ -13,28 +13,102 @@ Legend: B users, R rows (S of the support set), D inputs per row, C shared input
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from paml.engine.heads import Head
-from paml.engine.layers import (
-    AnyInput,
-    AttendingLayer,
-    ItemInput,
-    Layer,
-    LayerInput,
-    PersonalLayer,
-    SharedLayer,
-    Weights,
-)
+from paml.engine.layers import AnyInput, ItemInput, Layer, LayerInput, SharedLayer, Weights
 from paml.engine.ops import times_transposed, transposed_times
 
+MIN_VARIANCE = 1e-6
 Theta = Sequence[Weights]
-Rate = Tensor | Sequence[Weights]
-"""alpha_B, one rate per user; or one per parameter, shaped like theta."""
+
+
+class Rate(Protocol):
+    """The rates of B users, and what they do to a layer: one for each user, or one for each parameter."""
+
+    def per_user(self, users: int) -> Tensor:
+        """One number per user, for tables and figures, (B); of rates per parameter, their mean."""
+
+    def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
+        """Layer k after one of `steps` gradient steps."""
+
+    def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
+        """alpha (x X^T) of layer k for the one user, (R, S, 1) or (R, S, K): what times the gradients moves outputs."""
+
+    def prior_variance(self) -> Tensor:
+        """alpha_i as the variance of a prior, kept above 0, (B)."""
+
+    def prior_sd(self, steps_B: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """The prior that so many steps on the last layer amount to, to first order: variance steps times rate.
+
+        Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
+        """
+
+
+@dataclass(frozen=True)
+class RatePerUser:
+    """alpha_B, one rate per user."""
+
+    alpha_B: Tensor
+
+    def per_user(self, users: int) -> Tensor:
+        """alpha_B"""
+        return self.alpha_B
+
+    def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
+        """W - alpha X^T D"""
+        return layer.moved(x, grad_BSK, self.alpha_B.view(-1, 1, 1), steps)
+
+    def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
+        """alpha (x X^T), (R, S, 1)."""
+        product_RS = x.x_BRD[0] @ key.x_BRD[0].T + x.shared_BC[0] @ key.shared_BC[0]
+        return self.alpha_B * product_RS.unsqueeze(-1)
+
+    def prior_variance(self) -> Tensor:
+        """alpha_B, kept above 0."""
+        return self.alpha_B.clamp(min=MIN_VARIANCE)
+
+    def prior_sd(self, steps_B: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """sqrt(steps alpha), the same for all weights."""
+        sd_B = (steps_B * self.alpha_B.clamp(min=0)).sqrt()
+        return sd_B.view(-1, 1, 1), sd_B * shared_BC.norm(dim=1)
+
+
+@dataclass(frozen=True)
+class RatePerParameter:
+    """One rate per parameter, shaped like theta, the same for all users."""
+
+    theta: Theta
+
+    def per_user(self, users: int) -> Tensor:
+        """The mean over all parameters, (B)."""
+        total = sum(part.sum() for weights in self.theta for part in weights)
+        count = sum(part.numel() for weights in self.theta for part in weights)
+        mean = torch.as_tensor(total) / count
+        return mean.expand(users)
+
+    def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
+        """W - A * X^T D, the gradient materialised: it does not factor."""
+        return layer.moved_by(x, grad_BSK, self.theta[k])
+
+    def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
+        """sum_d x_d A_dk X_d, (R, S, K)."""
+        product_RSK = torch.einsum("rd,sd,dk->rsk", x.x_BRD[0], key.x_BRD[0], self.theta[k].rows_DK)
+        return product_RSK + (x.shared_BC[0] * key.shared_BC[0]) @ self.theta[k].shared_CK
+
+    def prior_variance(self) -> Tensor:
+        """Never asked for: a prior has one variance per user."""
+        raise NotImplementedError
+
+    def prior_sd(self, steps_B: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """sqrt(steps A), weight by weight, of the last output."""
+        rows_D, shared_C = (part[:, -1].clamp(min=0) for part in self.theta[-1])
+        level_B = (steps_B * (shared_BC**2 @ shared_C)).sqrt()
+        return (steps_B.view(-1, 1, 1) * rows_D).sqrt(), level_B
 
 
 class Step(NamedTuple):
@@ -109,10 +183,7 @@ def adapt(
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)
         taken.append(Step(tuple(inputs), tuple(gradients)))
-        layers = tuple(
-            _moved(layer, inputs[k], gradients[k], rate if isinstance(rate, Tensor) else rate[k], steps)
-            for k, layer in enumerate(layers)
-        )
+        layers = tuple(rate.moved(k, layer, inputs[k], gradients[k], steps) for k, layer in enumerate(layers))
     return Adaptation(layers, tuple(taken))
 
 
@@ -131,71 +202,12 @@ def _backpropagate(
     return inputs, gradients[::-1]
 
 
-def _moved(layer: Layer, x: AnyInput, grad_BSK: Tensor, rate: Tensor | Weights, steps: int) -> Layer:
-    """The layer after one step, in the form that costs less arithmetic."""
-    if isinstance(rate, Tensor):
-        alpha_B11 = rate.view(-1, 1, 1)
-        if isinstance(layer, AttendingLayer):
-            return _attend_further(layer, x, grad_BSK)
-        if isinstance(layer, SharedLayer) and _attention_is_cheaper(x, grad_BSK, steps):
-            return AttendingLayer(layer.weights, alpha_B11, x.x_BRD, x.shared_BC, grad_BSK)
-        return _with_own_weights(layer, x, alpha_B11 * grad_BSK)
-    assert not isinstance(layer, AttendingLayer), "a rate per parameter does not factor"
-    return _with_own_weights(layer, x, grad_BSK, rate)
-
-
-def _attend_further(layer: AttendingLayer, x: AnyInput, grad_BSK: Tensor) -> AttendingLayer:
-    """A further block of keys and values; the first layer's keys never change, so there values add up."""
-    if isinstance(x, ItemInput):
-        return replace(layer, values_BSK=layer.values_BSK + grad_BSK)
-    return replace(
-        layer,
-        keys_BSD=torch.cat([layer.keys_BSD, x.x_BRD], dim=1),
-        values_BSK=torch.cat([layer.values_BSK, grad_BSK], dim=1),
-    )
-
-
-def _with_own_weights(
-    layer: SharedLayer | PersonalLayer, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None
-) -> PersonalLayer:
-    """W_i - X^T V with the gradient written out, scaled per parameter if `rate` is given."""
-    rows_BDK = transposed_times(x.x_BRD, values_BSK)
-    shared_BCK = x.shared_BC.unsqueeze(-1) * values_BSK.sum(dim=1, keepdim=True)
-    if rate is not None:
-        rows_BDK, shared_BCK = rate.rows_DK * rows_BDK, rate.shared_CK * shared_BCK
-    if isinstance(layer, SharedLayer):
-        return PersonalLayer(layer.weights.rows_DK - rows_BDK, layer.weights.shared_CK - shared_BCK)
-    return PersonalLayer(layer.rows_BDK - rows_BDK, layer.shared_BCK - shared_BCK)
-
-
-def _attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
-    """Whether attention needs fewer multiplications per support row than weights written out per user.
-
-    Writing a gradient out costs D K per step, and every pass over rows D K. Attention costs S (D + K) per pass and
-    block of keys; the first layer has one block, whose products with itself are computed once. Passes are: one over the
-    query rows (a quarter of the support rows), and in each further step one forward and, but in the first layer, one
-    backward over the support rows.
-    """
-    S, K = grad_BSK.shape[1:]
-    D = x.x_BRD.shape[2]
-    further = steps - 1
-    if isinstance(x, ItemInput):
-        attention = S * (0.25 * (D + K) + (D if further else 0) + further * K)
-        materialised = D * K * (0.25 + further + steps)
-    else:
-        attention = (
-            S * (D + K) * (0.25 * steps + further * steps)
-        )  # steps blocks for the query, steps / 2 on average before
-        materialised = D * K * (0.25 + 2 * further + steps)
-    return attention < materialised
-
-
 def _squared_norm(x: AnyInput, grad_BSK: Tensor) -> Tensor:
     """||X^T D||^2 = sum((X X^T) * (D D^T)) per user; the shared inputs' part is |shared|^2 |sum D|^2."""
     shared_B = (x.shared_BC**2).sum(dim=1) * (grad_BSK.sum(dim=1) ** 2).sum(dim=1)
     S, K = grad_BSK.shape[1:]
     D = x.x_BRD.shape[2]
-    if isinstance(x, ItemInput) or S * (D + K) < 2 * D * K:
+    if x.is_first or S * (D + K) < 2 * D * K:
         products = times_transposed(x.x_BRD, x.x_BRD) * times_transposed(grad_BSK, grad_BSK)
         rows_B = products.sum(dim=(1, 2))
     else:

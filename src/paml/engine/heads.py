@@ -5,24 +5,43 @@ Legend: B users, R rows, K outputs.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, softmax
 
 from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.errors import SettingsError, nearest
+from paml.settings import Settings
 
 EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are squashed
 
 
+class HeadSettings(Settings):
+    """What is predicted, and how."""
+
+    head: Literal["auto", "value", "classes", "click"] = Field(
+        "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
+    )
+    on_scale: bool = Field(False, description="squash predicted ratings between the lowest and the highest")
+
+
 class Head(Protocol):
-    """The contract: K outputs per row, a loss per user, its gradient, and a prediction per row."""
+    """The contract: K outputs per row, a loss per row with its gradient and curvature, and a prediction per row."""
 
     @property
     def outputs(self) -> int:
         """Width of the last layer."""
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the loss is a squared error: its curvature is the same everywhere, and one Newton step is exact."""
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether Newton's method on the last output alone solves a user's problem."""
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """Loss of each row, (B, R)."""
@@ -30,22 +49,14 @@ class Head(Protocol):
     def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """Derivative of each row's loss by its outputs, (B, R, K)."""
 
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
+        """Second derivative of each row's loss by its last output, (B, R); without targets, at the prediction."""
+
     def predict(self, out_BRK: Tensor) -> Tensor:
         """Predicted rating, or click probability, (B, R)."""
 
-    def start(self, mean: float) -> Tensor:
+    def initial_bias(self, mean: float) -> Tensor:
         """Output biases with which everything is predicted as the training mean, (K)."""
-
-
-class CurvedHead(Head, Protocol):
-    """A head whose inner problem can be solved: a row's loss is convex in the last output, with a known curvature."""
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether the curvature is the same everywhere, so that one Newton step is exact."""
-
-    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
-        """Second derivative of each row's loss by its last output, (B, R)."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,7 @@ class ValueHead:
     scale: tuple[float, float] | None = None
     outputs: int = 1
     quadratic: bool = True
+    has_closed_form: bool = True
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """(out - y)^2"""
@@ -64,16 +76,16 @@ class ValueHead:
         """2 (out - y)"""
         return 2.0 * (out_BRK - y_BR.unsqueeze(-1))
 
-    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
         """2"""
-        return torch.full_like(y_BR, 2.0)
+        return torch.full_like(out_BRK[..., 0], 2.0)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
         """The output itself, or squashed onto the scale."""
         out_BR = out_BRK.squeeze(-1)
         return out_BR if self.scale is None else on_scale(out_BR, *self.scale)
 
-    def start(self, mean: float) -> Tensor:
+    def initial_bias(self, mean: float) -> Tensor:
         """The mean."""
         return torch.tensor([mean])
 
@@ -83,6 +95,8 @@ class ClassesHead:
     """A softmax over the rating levels; the prediction is the expected level."""
 
     levels: tuple[float, ...]
+    quadratic: bool = False
+    has_closed_form: bool = False
 
     @property
     def outputs(self) -> int:
@@ -101,11 +115,15 @@ class ClassesHead:
         """p - onehot(level)"""
         return softmax(out_BRK, dim=-1) - one_hot(self._label(y_BR), self.outputs).to(out_BRK.dtype)
 
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
+        """1 - sum p^2: the trace of the softmax's Hessian, whatever the target."""
+        return 1 - (softmax(out_BRK, dim=-1) ** 2).sum(dim=-1)
+
     def predict(self, out_BRK: Tensor) -> Tensor:
         """The expected level."""
         return softmax(out_BRK, dim=-1) @ torch.tensor(self.levels, dtype=out_BRK.dtype, device=out_BRK.device)
 
-    def start(self, mean: float) -> Tensor:
+    def initial_bias(self, mean: float) -> Tensor:
         """Equal logits: the loss, not the expected level, decides where training starts."""
         return torch.zeros(self.outputs)
 
@@ -116,6 +134,7 @@ class ClickHead:
 
     outputs: int = 2
     quadratic: bool = False
+    has_closed_form: bool = True
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """-w log p(label)"""
@@ -128,16 +147,16 @@ class ClickHead:
         label_BRK = one_hot(y_BR.round().long(), self.outputs).to(out_BRK.dtype)
         return click_weight(y_BR).unsqueeze(-1) * (softmax(out_BRK, dim=-1) - label_BRK)
 
-    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
         """w p (1 - p)"""
         p_BR = self.predict(out_BRK)
-        return click_weight(y_BR) * p_BR * (1 - p_BR)
+        return click_weight(p_BR if y_BR is None else y_BR) * p_BR * (1 - p_BR)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
         """Probability of a click, under the weighted loss."""
         return softmax(out_BRK, dim=-1)[..., 1]
 
-    def start(self, mean: float) -> Tensor:
+    def initial_bias(self, mean: float) -> Tensor:
         """Log-odds of the weighted click rate."""
         w0, w1 = CLICK_WEIGHTS
         rate = min(max(mean, 1e-3), 1 - 1e-3)
@@ -171,18 +190,16 @@ def click_weight(y: Tensor) -> Tensor:
     return w0 + (w1 - w0) * y
 
 
-def head_for(name: str, target: Target, *, squashed: bool = False) -> Head:
-    """The head called `name`; `auto` is `value` for ratings and `click` for clicks.
-
-    With `squashed`, values are squashed between the lowest and the highest rating.
-    """
+def head_for(settings: HeadSettings, target: Target) -> Head:
+    """The head that the settings name; `auto` is `value` for ratings and `click` for clicks."""
+    name: str = settings.head
     if name == "auto":
         name = "click" if target.kind == "click" else "value"
     fitting = {"click"} if target.kind == "click" else {"value", "classes"}
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
     heads: dict[str, Head] = {
-        "value": ValueHead((target.low, target.high) if squashed else None),
+        "value": ValueHead((target.low, target.high) if settings.on_scale else None),
         "classes": ClassesHead(tuple(target.levels)),
         "click": ClickHead(),
     }

@@ -6,14 +6,15 @@ constant one whose weight is the bias).
 Legend: B users, R rows (S of the support set), D inputs per row, C shared inputs, K outputs, N distinct items.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from paml.engine.ops import backpropagate, lookup, times_transposed, where_active
+from paml.engine.ops import backpropagate, lookup, times_transposed, transposed_times, where_active
 
 
 class Weights(NamedTuple):
@@ -29,15 +30,16 @@ class LayerInput:
 
     x_BRD: Tensor
     shared_BC: Tensor
+    is_first: bool = False
 
     def project(self, weights: Weights) -> Tensor:
         """x W + bias, (B, R, K)."""
         z_NK = torch.addmm(weights.shared_CK[0], self.x_BRD.flatten(0, 1), weights.rows_DK)
         return torch.ops.aten._unsafe_view(z_NK, [*self.x_BRD.shape[:2], z_NK.shape[1]])  # type: ignore[no-any-return]
 
-    def attend(self, keys_BSD: Tensor) -> Tensor:
-        """x X^T, (B, R, S)."""
-        return times_transposed(self.x_BRD, keys_BSD)
+    def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
+        """x X^T, shared inputs included, (B, R, S)."""
+        return times_transposed(self.x_BRD, keys_BSD) + _shared_product(self.shared_BC, shared_key_BC)
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i and what is shared by a user's rows, (B, R, K)."""
@@ -69,7 +71,12 @@ class ItemTable:
         return self.vectors_ND.shape[1]
 
     @property
-    def shortest(self) -> int:
+    def is_materialised(self) -> bool:
+        """Whether `vectors_ND` has all that is known of the items."""
+        return True
+
+    @property
+    def smallest_chunk(self) -> int:
         """How many items a chunk should have at least."""
         return 1
 
@@ -97,10 +104,11 @@ class ItemInput:
     index_BR: Tensor
     shared_BC: Tensor
     context_BRD: Tensor | None = None
+    is_first: bool = True
 
     @cached_property
     def x_BRD(self) -> Tensor:
-        """The rows written out; one tensor however often it is asked for."""
+        """The rows materialised; one tensor however often it is asked for."""
         x_BRD = self.table.rows(self.index_BR.flatten()).view(*self.index_BR.shape, self.table.width)
         return x_BRD if self.context_BRD is None else torch.cat([x_BRD, self.context_BRD], dim=-1)
 
@@ -122,9 +130,11 @@ class ItemInput:
             return z_BRK
         return z_BRK + self.context_BRD @ weights.rows_DK[self.table.width :]
 
-    def attend(self, keys_BSD: Tensor) -> Tensor:
-        """x X^T, (B, R, S)."""
-        return times_transposed(self.x_BRD, keys_BSD)
+    def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
+        """x X^T, shared inputs included, (B, R, S); of the keys with themselves it is computed once."""
+        if self.x_BRD is keys_BSD:
+            return self.gram_BRR
+        return times_transposed(self.x_BRD, keys_BSD) + _shared_product(self.shared_BC, shared_key_BC)
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i and what is shared by a user's rows, (B, R, K)."""
@@ -150,10 +160,11 @@ class TableInput:
     items: slice
     shared_BC: Tensor
     context_BD: Tensor | None = None
+    is_first: bool = True
 
     @cached_property
     def x_BRD(self) -> Tensor:
-        """The rows written out, for whoever needs them."""
+        """The rows materialised, for whoever needs them."""
         x_BRD = self.table.chunk(self.items).expand(len(self.shared_BC), -1, -1)
         if self.context_BD is None:
             return x_BRD
@@ -166,9 +177,10 @@ class TableInput:
             z_BK = z_BK + self.context_BD @ weights.rows_DK[self.table.width :]
         return self.table.products(weights.rows_DK)[self.items] + z_BK.unsqueeze(1)
 
-    def attend(self, keys_BSD: Tensor) -> Tensor:
-        """x X^T, (B, R, S)."""
-        return self.times(keys_BSD.mT, keys_BSD.new_zeros(1, 1, 1).expand(len(keys_BSD), 1, keys_BSD.shape[1]))
+    def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
+        """x X^T, shared inputs included, (B, R, S)."""
+        zeros_B1S = keys_BSD.new_zeros(1, 1, 1).expand(len(keys_BSD), 1, keys_BSD.shape[1])
+        return self.times(keys_BSD.mT, zeros_B1S) + _shared_product(self.shared_BC, shared_key_BC)
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i and what is shared by a user's rows, (B, R, K)."""
@@ -190,6 +202,7 @@ class TableInput:
 
 
 AnyInput = LayerInput | ItemInput | TableInput
+"""Inputs of a layer; those of the first one (`is_first`) are the same in every step."""
 
 
 @dataclass(frozen=True)
@@ -206,9 +219,29 @@ class SharedLayer:
         """Gradient by the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
         return backpropagate(grad_BRK, self.weights.rows_DK, active_BRD)
 
+    def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer | PersonalLayer":
+        """W - alpha X^T D, the first of `steps` steps, in the form that costs less arithmetic."""
+        if attention_is_cheaper(x, grad_BSK, steps):
+            return AttendingLayer(self.weights, alpha_B11, x.x_BRD, x.shared_BC, grad_BSK)
+        return self.moved_by(x, alpha_B11 * grad_BSK)
+
+    def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
+        """W - X^T V with the gradient materialised, scaled per parameter if `rate` is given."""
+        rows_BDK, shared_BCK = weight_gradient(x, values_BSK, rate)
+        return PersonalLayer(self.weights.rows_DK - rows_BDK, self.weights.shared_CK - shared_BCK)
+
     def of(self, users: slice) -> "SharedLayer":
         """The layer of some of the users: the same for all."""
         return self
+
+    def own(self) -> dict[str, Tensor]:
+        """What is each user's own: nothing."""
+        return {}
+
+    @classmethod
+    def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "SharedLayer":
+        """The layer from theta and what `own` gave."""
+        return cls(weights)
 
 
 @dataclass(frozen=True)
@@ -226,11 +259,7 @@ class AttendingLayer:
 
     def forward(self, x: AnyInput) -> Tensor:
         """x W - alpha (x X^T) D; the shared inputs add one number per user to the products."""
-        if isinstance(x, ItemInput) and x.x_BRD is self.keys_BSD:
-            products_BRS = x.gram_BRR
-        else:
-            shared_B11 = (x.shared_BC * self.shared_key_BC).sum(dim=1).view(-1, 1, 1)
-            products_BRS = x.attend(self.keys_BSD) + shared_B11
+        products_BRS = x.attend(self.keys_BSD, self.shared_key_BC)
         return torch.baddbmm(x.project(self.weights), self.alpha_B11 * products_BRS, self.values_BSK, alpha=-1)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
@@ -239,11 +268,37 @@ class AttendingLayer:
         base_BRD = times_transposed(grad_BRK, self.weights.rows_DK)
         return where_active(torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1), active_BRD)
 
+    def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer":
+        """A further block of keys and values; the first layer's keys never change, so there values add up."""
+        if x.is_first:
+            return replace(self, values_BSK=self.values_BSK + grad_BSK)
+        return replace(
+            self,
+            keys_BSD=torch.cat([self.keys_BSD, x.x_BRD], dim=1),
+            values_BSK=torch.cat([self.values_BSK, grad_BSK], dim=1),
+        )
+
+    def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
+        """Never asked for: a rate per parameter does not factor, and is not used with attention."""
+        raise NotImplementedError
+
     def of(self, users: slice) -> "AttendingLayer":
         """The layer of some of the users."""
-        return AttendingLayer(
-            self.weights, self.alpha_B11[users], self.keys_BSD[users], self.shared_key_BC[users], self.values_BSK[users]
-        )
+        return self.restored(self.weights, {name: tensor[users] for name, tensor in self.own().items()})
+
+    def own(self) -> dict[str, Tensor]:
+        """What is each user's own."""
+        return {
+            "alpha_B11": self.alpha_B11,
+            "keys_BSD": self.keys_BSD,
+            "shared_key_BC": self.shared_key_BC,
+            "values_BSK": self.values_BSK,
+        }
+
+    @classmethod
+    def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "AttendingLayer":
+        """The layer from theta and what `own` gave."""
+        return cls(weights, **own)
 
 
 @dataclass(frozen=True)
@@ -262,9 +317,59 @@ class PersonalLayer:
         """Gradient by the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
         return where_active(times_transposed(grad_BRK, self.rows_BDK), active_BRD)
 
+    def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "PersonalLayer":
+        """W_i - alpha X^T D."""
+        return self.moved_by(x, alpha_B11 * grad_BSK)
+
+    def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
+        """W_i - X^T V with the gradient materialised, scaled per parameter if `rate` is given."""
+        rows_BDK, shared_BCK = weight_gradient(x, values_BSK, rate)
+        return PersonalLayer(self.rows_BDK - rows_BDK, self.shared_BCK - shared_BCK)
+
     def of(self, users: slice) -> "PersonalLayer":
         """The layer of some of the users."""
         return PersonalLayer(self.rows_BDK[users], self.shared_BCK[users])
 
+    def own(self) -> dict[str, Tensor]:
+        """What is each user's own."""
+        return {"rows_BDK": self.rows_BDK, "shared_BCK": self.shared_BCK}
+
+    @classmethod
+    def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "PersonalLayer":
+        """The layer from what `own` gave."""
+        return cls(**own)
+
 
 Layer = SharedLayer | AttendingLayer | PersonalLayer
+
+
+def weight_gradient(x: AnyInput, values_BSK: Tensor, rate: Weights | None) -> tuple[Tensor, Tensor]:
+    """X^T V of the rows' and of the shared inputs, scaled per parameter if `rate` is given."""
+    rows_BDK = transposed_times(x.x_BRD, values_BSK)
+    shared_BCK = x.shared_BC.unsqueeze(-1) * values_BSK.sum(dim=1, keepdim=True)
+    return (rows_BDK, shared_BCK) if rate is None else (rate.rows_DK * rows_BDK, rate.shared_CK * shared_BCK)
+
+
+def attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
+    """Whether attention needs fewer multiplications per support row than weights materialised per user.
+
+    Materialising a gradient costs D K per step, and every pass over rows D K. Attention costs S (D + K) per pass and
+    block of keys; the first layer has one block, whose products with itself are computed once. Passes are: one over the
+    query rows (a quarter of the support rows), and in each further step one forward and, but in the first layer, one
+    backward over the support rows.
+    """
+    S, K = grad_BSK.shape[1:]
+    D = x.x_BRD.shape[2]
+    further = steps - 1
+    if x.is_first:
+        attention = S * (0.25 * (D + K) + (D if further else 0) + further * K)
+        materialised = D * K * (0.25 + further + steps)
+    else:  # steps blocks for the query, steps / 2 on average before
+        attention = S * (D + K) * (0.25 * steps + further * steps)
+        materialised = D * K * (0.25 + 2 * further + steps)
+    return attention < materialised
+
+
+def _shared_product(shared_BC: Tensor, key_BC: Tensor) -> Tensor:
+    """What shared inputs add to all products of a user, (B, 1, 1)."""
+    return (shared_BC * key_BC).sum(dim=1).view(-1, 1, 1)

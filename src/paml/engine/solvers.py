@@ -1,7 +1,7 @@
-"""The inner problem of each user: stepped (gradient steps, Eq. 1) or solved (the last layer, in closed form).
+"""The inner problem of each user: gradient steps (Eq. 1), or the last layer in closed form.
 
-A method is a rate source, a meta-loss and one of these two. Solved, the rate is what it becomes at convergence: the
-prior's variance alpha_i, which says how far the user's weights may lie from theta,
+A method is a rate source, a meta-loss and one of these two. In closed form the rate is what it becomes at convergence:
+the prior's variance alpha_i, which says how far the user's weights may lie from theta,
 
     w_i  =  theta + argmin_d  sum_j loss(x_j (theta + d), y_j) + |d|^2 / (2 alpha_i)
 
@@ -14,18 +14,30 @@ Legend: B users, S support rows, D inputs per row, C shared inputs, K outputs, F
 import math
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from paml.engine.adapt import Adaptation, Rate, Solution, Theta, adapt, forward
-from paml.engine.heads import CurvedHead, Head
+from paml.engine.heads import Head
 from paml.engine.layers import AnyInput, ItemInput, PersonalLayer, SharedLayer
+from paml.errors import SettingsError
+from paml.settings import Settings
 
-MIN_VARIANCE = 1e-6
 MIN_CURVATURE = 1e-12  # of a click that is as good as certain; its root has a finite slope
 
 
-class Inner(nn.Module):
-    """Adapts theta to the support sets of a batch."""
+class SolverSettings(Settings):
+    """How far the inner problem is solved."""
+
+    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps of ridge")
+    pseudo_count: float = Field(
+        0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"
+    )
+    first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
+
+
+class Solver(nn.Module):
+    """Adapts theta to the support sets of a batch, and says what that amounts to."""
 
     steps: int
 
@@ -35,17 +47,32 @@ class Inner(nn.Module):
         """theta_i of every user; `offset_BSK` is added to the outputs and not adapted."""
         raise NotImplementedError
 
+    def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """The prior of the last layer's weights that adapting amounts to, before a further answer.
 
-class GradientSteps(Inner):
+        Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
+        """
+        raise NotImplementedError
+
+    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+        """x dW of the one adapted user as one summand per support row, (R, S, K); dW is how far layer k was moved.
+
+        `zero_SK` has zeros for every support row and output.
+        """
+        raise NotImplementedError
+
+
+class GradientSteps(Solver):
     """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (c's start) is above 0.
 
     With c = 0 it is the paper's mean over the n support rows; with c > 0 few rows move a user less far than many.
     """
 
-    def __init__(self, head: Head, steps: int, pseudo_count: float = 0.0, *, first_order: bool = False) -> None:
+    def __init__(self, head: Head, settings: SolverSettings) -> None:
         super().__init__()
-        self.head, self.steps, self.first_order = head, steps, first_order
-        self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(pseudo_count))) if pseudo_count else None
+        self.head, self.steps, self.first_order = head, settings.inner_steps, settings.first_order
+        start = settings.pseudo_count
+        self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(start))) if start else None
 
     def forward(
         self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
@@ -64,31 +91,45 @@ class GradientSteps(Inner):
             pseudo_count=None if self.log_pseudo_count is None else self.log_pseudo_count.exp(),
         )
 
+    def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """T steps of rate alpha on a loss divided by n + c: a variance of T alpha / (n + c); n is the next answer's."""
+        count_B = mask_BS.sum(dim=1) + 1
+        count_B = count_B if self.log_pseudo_count is None else count_B + self.log_pseudo_count.exp()
+        return rate.prior_sd(self.steps / count_B, shared_BC)
 
-class ClosedForm(Inner):
+    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+        """- alpha sum over steps of (x x_j) D_j, for every support row j."""
+        total_RSK = zero_SK.expand(x.x_BRD.shape[1], *zero_SK.shape)
+        for step in adaptation.steps:
+            total_RSK = total_RSK - rate.attention(k, x, step.inputs[k]) * step.gradients[k][0]
+        return total_RSK
+
+
+class ClosedForm(Solver):
     """The last layer solved; the layers before it are shared by all users.
 
     The last layer's features are its inputs and a constant, whose size is learned: how much users differ in their
     level, against how much they differ in taste. Of several outputs only the last is moved (the log-odds of a click).
     """
 
-    def __init__(self, head: CurvedHead, steps: int) -> None:
-        """`steps` are Newton's; for squared error one is exact, and no more are taken."""
+    def __init__(self, head: Head, settings: SolverSettings) -> None:
+        """Steps are Newton's; for squared error one is exact, and no more are taken."""
+        if not head.has_closed_form:
+            raise SettingsError("a softmax over levels has no closed form", remedy="use head=value")
         super().__init__()
-        self.head, self.steps = head, min(steps, 1) if head.quadratic else steps
+        self.head, self.steps = head, min(settings.inner_steps, 1) if head.quadratic else settings.inner_steps
         self.level = nn.Parameter(torch.tensor(0.5))
 
     def forward(
         self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """Newton's method on the user's penalised loss, started at theta."""
-        assert isinstance(rate, Tensor), "a prior has one variance per user"
         layers = tuple(SharedLayer(weights) for weights in theta)
         out_BSK, inputs = forward(layers, x)
         out_BSK = out_BSK if offset_BSK is None else out_BSK + offset_BSK
         last = inputs[-1]
         features_BSF = torch.cat([last.x_BRD, self.level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
-        variance_B11 = prior_variance(rate).view(-1, 1, 1)
+        variance_B11 = rate.prior_variance().view(-1, 1, 1)
         d_BF = solution = None
         for _ in range(self.steps):
             if d_BF is None:  # at theta nothing has moved
@@ -107,10 +148,23 @@ class ClosedForm(Inner):
             return Adaptation(layers)
         return Adaptation((*layers[:-1], _moved(layers[-1], last, d_BF, self.level)), solution=solution)
 
+    def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
+        """sqrt(alpha), that of the level scaled."""
+        sd_B = rate.prior_variance().sqrt()
+        return sd_B.view(-1, 1, 1), sd_B * self.level
 
-def prior_variance(rate: Tensor) -> Tensor:
-    """alpha_i, kept above 0."""
-    return rate.clamp(min=MIN_VARIANCE)
+    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+        """(x H^-1 f_j) r_j of the last layer, for every support row j; outputs before the last are not moved."""
+        total_RSK, solution = zero_SK.expand(x.x_BRD.shape[1], *zero_SK.shape), adaptation.solution
+        if solution is None or k < len(adaptation.layers) - 1:
+            return total_RSK
+        x_RD = x.x_BRD[0]
+        feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
+        own_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
+        variance_111 = rate.prior_variance().view(-1, 1, 1)
+        key_1FS = solve(solution.features_BSF, solution.curvature_BS, own_1SS, variance_111)
+        last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
+        return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)
 
 
 def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, variance_B11: Tensor) -> Tensor:

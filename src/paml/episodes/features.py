@@ -1,33 +1,46 @@
-"""Encoded fields of some users, items or rows as tensors, looked up in a prepared data set's arrays."""
+"""Encoded fields of some users, items or rows as tensors, and which fields a network takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
-from paml.data.dataset import Dataset, Side
+from paml.data.dataset import Dataset, Side, Vocabulary
 from paml.data.schema import Field, Kind, Schema
+from paml.data.vocabulary import EncodedColumn, FieldEncoder
+from paml.episodes import ragged
+from paml.episodes.hashing import hashed_column
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a network takes: the fields of a schema, and those item fields whose values are hashed besides."""
+
+    schema: Schema
+    hashed: tuple[str, ...] = ()
+    """Names of item fields."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Fields of `count` rows: codes, bags of codes (laid end to end, with offsets) and numbers, by field name.
+    """Fields of `count` rows: codes, lists of codes (laid end to end, with offsets) and numbers, by field name.
 
-    Items that are tied have the keys of their values (keys.py) besides, as further features.
+    `hashed` has hash buckets of some fields' values (hashing.py) in place of codes.
     """
 
     count: int
     codes: Mapping[str, Tensor]
-    bags: Mapping[str, tuple[Tensor, Tensor]]
+    lists: Mapping[str, tuple[Tensor, Tensor]]
     numbers: Mapping[str, Tensor]
-    keys: "Features | None" = None
+    hashed: "Features | None" = None
 
-    def bag(self, name: str) -> tuple[Tensor, Tensor]:
-        """The codes of a field and where each row's begin; a single code is a bag of one."""
-        if name in self.bags:
-            return self.bags[name]
+    def as_list(self, name: str) -> tuple[Tensor, Tensor]:
+        """The codes of a field and where each row's begin; a single code is a list of one."""
+        if name in self.lists:
+            return self.lists[name]
         return self.codes[name], torch.arange(self.count, device=self.codes[name].device)
 
     def to(self, device: torch.device) -> "Features":
@@ -35,9 +48,23 @@ class Features:
         return Features(
             self.count,
             {name: value.to(device) for name, value in self.codes.items()},
-            {name: (codes.to(device), offsets.to(device)) for name, (codes, offsets) in self.bags.items()},
+            {name: (codes.to(device), starts.to(device)) for name, (codes, starts) in self.lists.items()},
             {name: value.to(device) for name, value in self.numbers.items()},
-            None if self.keys is None else self.keys.to(device),
+            None if self.hashed is None else self.hashed.to(device),
+        )
+
+    def repeated(self, rows: int) -> "Features":
+        """The fields of the only row for many rows."""
+        assert self.count == 1
+
+        def many(codes: Tensor) -> tuple[Tensor, Tensor]:
+            return codes.repeat(rows), torch.arange(rows) * len(codes)
+
+        return Features(
+            rows,
+            {name: code.expand(rows) for name, code in self.codes.items()},
+            {name: many(codes) for name, (codes, _) in self.lists.items()},
+            {name: number.expand(rows) for name, number in self.numbers.items()},
         )
 
 
@@ -45,36 +72,52 @@ class FeatureTable:
     """Encoded fields of all users, items or rows; `rows` looks some up, with no work per row in Python."""
 
     def __init__(
-        self, fields: Sequence[Field], arrays: Mapping[str, np.ndarray], offsets: Mapping[str, np.ndarray]
+        self, fields: Sequence[Field], columns: Mapping[str, EncodedColumn], hashed: "FeatureTable | None" = None
     ) -> None:
-        """Arrays by field name; those of multi-valued fields are laid end to end, and have offsets."""
-        self.fields, self._arrays, self._offsets = tuple(fields), arrays, offsets
+        """Columns by field name; `hashed` has buckets in place of codes."""
+        self.fields, self._columns, self._hashed = tuple(fields), columns, hashed
 
     @classmethod
-    def of(cls, data: Dataset, side: Side, schema: Schema | None = None) -> "FeatureTable":
-        """The fields of one side that a schema has."""
-        fields = (schema or data.schema).features(side)
-        arrays = {field.name: data.array(f"{side}.{field.name}") for field in fields}
-        multi = [field.name for field in fields if field.kind is Kind.MULTI]
-        return cls(fields, arrays, {name: data.array(f"{side}.{name}.offsets") for name in multi})
+    def of(cls, data: Dataset, side: Side, inputs: InputSpec | None = None) -> "FeatureTable":
+        """The fields of one side that a network takes; without `inputs` all that the data set has."""
+        inputs = inputs or InputSpec(data.schema)
+        fields = inputs.schema.features(side)
+        hashed = cls.hashed(data.items(), inputs) if side == "item" else None
+        return cls(fields, {field.name: data.column(side, field) for field in fields}, hashed)
+
+    @classmethod
+    def encoded(cls, items: pl.DataFrame, inputs: InputSpec, vocabulary: Vocabulary) -> "FeatureTable":
+        """The item fields of a table of items, encoded as in training."""
+        fields = inputs.schema.features("item")
+        columns = {
+            field.name: FieldEncoder(field, vocabulary.item[field.name]).column(items[field.name]) for field in fields
+        }
+        return cls(fields, columns, cls.hashed(items.lazy(), inputs))
+
+    @classmethod
+    def hashed(cls, items: pl.LazyFrame, inputs: InputSpec) -> "FeatureTable | None":
+        """The buckets of all items' values in the fields that are hashed; None if there are none."""
+        fields = [field for field in inputs.schema.features("item") if field.name in inputs.hashed]
+        if not fields:
+            return None
+        table = items.select(field.name for field in fields).collect()
+        return cls(fields, {field.name: hashed_column(field, table[field.name]) for field in fields})
 
     def rows(self, rows: np.ndarray) -> Features:
         """The fields of the given rows, in their order."""
-        codes, bags, numbers = {}, {}, {}
+        codes, lists, numbers = {}, {}, {}
         for field in self.fields:
-            array = self._arrays[field.name]
-            if field.kind is Kind.MULTI:
-                bags[field.name] = _bag(array, self._offsets[field.name], rows)
+            column = self._columns[field.name]
+            if column.offsets is not None:
+                lists[field.name] = _lists(column.values, column.offsets, rows)
             elif field.kind is Kind.NUMERIC:
-                numbers[field.name] = torch.from_numpy(array[rows])
+                numbers[field.name] = torch.from_numpy(column.values[rows])
             else:
-                codes[field.name] = torch.from_numpy(array[rows])
-        return Features(len(rows), codes, bags, numbers)
+                codes[field.name] = torch.from_numpy(column.values[rows])
+        return Features(len(rows), codes, lists, numbers, None if self._hashed is None else self._hashed.rows(rows))
 
 
-def _bag(codes: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+def _lists(codes: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """The lists of some rows laid end to end, and where each begins."""
     count = offsets[rows + 1] - offsets[rows]
-    start = np.cumsum(count) - count
-    source = np.arange(count.sum()) + np.repeat(offsets[rows] - start, count)
-    return torch.from_numpy(codes[source]), torch.from_numpy(start)
+    return torch.from_numpy(codes[ragged.positions(offsets[rows], count)]), torch.from_numpy(ragged.starts(count))

@@ -13,6 +13,7 @@ import numpy as np
 
 from paml.data.dataset import Dataset
 from paml.data.protocol import support_counts
+from paml.episodes import ragged
 
 BATCHES_PER_WINDOW = 64  # users are shuffled, then sorted by length within windows of this many batches
 
@@ -69,8 +70,7 @@ class Tasks:
     def query_mask(self) -> np.ndarray:
         """Which of these users' rows, laid end to end, are query rows of the stored split."""
         count_U = np.diff(self.offsets)
-        place_N = np.arange(count_U.sum()) - np.repeat(self.offsets[:-1] - self.offsets[0], count_U)
-        mask_N: np.ndarray = place_N >= np.repeat(self.support, count_U)
+        mask_N: np.ndarray = ragged.places(count_U) >= np.repeat(self.support, count_U)
         return mask_N
 
     def part(self, start: int, count: int) -> "Tasks":
@@ -112,8 +112,8 @@ class Tasks:
             rows_W = np.asarray(self.offsets[window + 1] - self.offsets[window], dtype=np.int64)
             order = np.argsort(rows_W, kind="stable")
             user_W, rows_W = window[order], rows_W[order]
-            shuffled_R = _shuffled_within(np.asarray(self.offsets[user_W], dtype=np.int64), rows_W, rng)
-            start_W = np.cumsum(rows_W) - rows_W
+            shuffled_R = ragged.shuffled(np.asarray(self.offsets[user_W], dtype=np.int64), rows_W, rng)
+            start_W = ragged.starts(rows_W)
             batches = list(_cut(np.arange(len(user_W)), batch_size))
             for number in rng.permutation(len(batches)):
                 pick = batches[number]
@@ -132,12 +132,3 @@ class Tasks:
 def _cut(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
     for start in range(0, len(indices), size):
         yield indices[start : start + size]
-
-
-def _shuffled_within(offset_W: np.ndarray, rows_W: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each user's rows in random order, users laid end to end."""
-    user_R = np.repeat(np.arange(len(rows_W)), rows_W)
-    order_R = np.argsort(user_R + rng.random(len(user_R)))  # users stay in place, their rows are shuffled
-    first_W = np.cumsum(rows_W) - rows_W
-    row_R: np.ndarray = order_R + (offset_W - first_W)[user_R]
-    return row_R

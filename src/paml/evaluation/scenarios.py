@@ -14,7 +14,6 @@ from paml.data.dataset import Dataset
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import require_untouched
 from paml.evaluation.scoring import per_user_metrics, score_rows
-from paml.network.build import interacted_in_training
 
 SHOTS = (0, 1, 3, 5, 10, 20)
 SAMPLE = 20_000
@@ -70,7 +69,7 @@ def score(data: Dataset, entry: str, predict: Predict, *, few: bool) -> Scores:
 def _by_item(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> list[pl.DataFrame]:
     """The metrics on query rows of items that training users met (warm) and did not meet (cold)."""
     rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
-    warm_N = interacted_in_training(data)[data.array("item")[rows]]
+    warm_N = data.interacted_in_training()[data.array("item")[rows]]
     user_N = np.repeat(np.arange(len(tasks)), np.diff(tasks.offsets))
     users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
     frames = []

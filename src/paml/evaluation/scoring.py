@@ -8,7 +8,6 @@ import torch
 
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
-from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
 from paml.evaluation import metrics
 from paml.methods.learner import Ensemble
@@ -28,7 +27,7 @@ def evaluate_ensemble(
     """
     tasks = Tasks.of(data, split)
     if loader is None:
-        loader = Loader(data, next(ensemble.parameters()).device, keys=item_keys(data, ensemble.affinity_fields))
+        loader = Loader(data, ensemble.inputs, next(ensemble.parameters()).device)
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
     return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 

@@ -19,7 +19,6 @@ import torch
 from paml.baselines import SplitRows, find_baseline
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
-from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.scenarios import Scores, score
@@ -112,7 +111,7 @@ def _run_method(
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
-    loader = Loader(BlindedDataset(data, "query"), device, keys=item_keys(data, run.ensemble.affinity_fields))
+    loader = Loader(BlindedDataset(data, "query"), run.ensemble.inputs, device)
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)

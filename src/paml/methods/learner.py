@@ -1,4 +1,4 @@
-"""What a method trains: network, rate source, inner problem and head together, and one batch of users put through them.
+"""What a method trains: network, rate source, solver and head together, and one batch of users put through them.
 
 Legend: B users, R rows, K outputs.
 """
@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from paml.engine.adapt import Adaptation, Rate, forward
 from paml.engine.heads import Head, user_loss
 from paml.engine.layers import ItemInput, TableInput
-from paml.engine.solvers import Inner
-from paml.episodes.batches import RowBlock, TensorBatch
-from paml.episodes.features import Features
-from paml.methods.rates import RateSource, rate_per_user
-from paml.network.items import ItemFactors
+from paml.engine.solvers import Solver
+from paml.episodes.batches import QueryBlock, RowBlock, SupportBatch, TensorBatch
+from paml.episodes.features import Features, InputSpec
+from paml.methods.rates import MemoryStep, RateSource, TrainingRate
 from paml.network.network import Embedded, Network
 
 
@@ -28,6 +27,8 @@ class Adapted:
     embedded: Embedded
     rate: Rate
     adaptation: Adaptation
+    memory: MemoryStep | None = None
+    """In training: what the outer step has to finish in the memory, if there is one."""
 
     def of(self, users: slice) -> "Adapted":
         """Some of the users, as far as their outputs need it: the batch, the rates and the first step stay behind."""
@@ -42,28 +43,47 @@ class Adapted:
             adaptation=Adaptation(layers),
         )
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors that are these users' own: neither theta nor items."""
+        embedded = self.embedded
+        support, prior = embedded.batch.support, embedded.prior_BDK
+        known = [support.index_BR, support.y_BR, support.mask_BR, self.rate.per_user(len(embedded.h_BH))]
+        layers = [tensor for layer in self.adaptation.layers for tensor in layer.own().values()]
+        return [embedded.h_BH, *([] if prior is None else [prior]), *known, *layers]
+
 
 class Learner(nn.Module):
-    """Network, rate source, inner problem and head; parameters are values, so adapting a user changes nothing here."""
+    """Network, rate source, solver and head; parameters are values, so adapting a user changes nothing here."""
 
-    def __init__(self, network: Network, rates: RateSource, inner: Inner, head: Head) -> None:
+    def __init__(self, network: Network, rates: RateSource, solver: Solver, head: Head) -> None:
         super().__init__()
-        self.network, self.rates, self.inner, self.head = network, rates, inner, head
+        self.network, self.rates, self.solver, self.head = network, rates, solver, head
 
-    def embed(self, batch: TensorBatch) -> Embedded:
+    def without_decay(self) -> list[nn.Parameter]:
+        """Parameters that weight decay leaves alone whatever their shape: rates, the solver's, the layers' biases."""
+        parts = (self.rates, self.solver, self.network.decision.shared)
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def embed(self, batch: SupportBatch) -> Embedded:
         """Embed the batch's users, and its distinct items once each."""
         return self.network.embed(batch)
 
-    def adapt(self, embedded: Embedded, user_B: np.ndarray | None = None) -> Adapted:
-        """Give each user a rate and adapt theta to the support set; `user_B` is given in training."""
-        rate = self.rates(embedded.h_BH, user_B)
+    def adapt(self, embedded: Embedded) -> Adapted:
+        """Give each user a rate and adapt theta to the support set."""
+        return self._adapt(embedded, TrainingRate(self.rates(embedded.h_BH)))
+
+    def adapt_in_training(self, embedded: Embedded, user_B: np.ndarray) -> Adapted:
+        """The same of training users, who are known by number."""
+        return self._adapt(embedded, self.rates.in_training(embedded.h_BH, user_B))
+
+    def _adapt(self, embedded: Embedded, given: TrainingRate) -> Adapted:
         support = embedded.batch.support
         x = self.network.first_input(embedded, support)
         theta = self.network.decision.theta()
-        adaptation = self.inner(theta, x, support.y_BR, support.mask_BR, rate, embedded.offsets(x))
-        return Adapted(embedded, rate, adaptation)
+        adaptation = self.solver(theta, x, support.y_BR, support.mask_BR, given.rate, embedded.offsets(x))
+        return Adapted(embedded, given.rate, adaptation, given.memory)
 
-    def outputs(self, adapted: Adapted, block: RowBlock) -> Tensor:
+    def outputs(self, adapted: Adapted, block: QueryBlock) -> Tensor:
         """Outputs of the adapted network for rows, (B, R, K)."""
         return self._outputs(adapted, self.network.first_input(adapted.embedded, block))
 
@@ -98,10 +118,9 @@ class Ensemble(nn.Module):
         return [member for member in self._members if isinstance(member, Learner)]
 
     @property
-    def affinity_fields(self) -> tuple[str, ...]:
-        """The item fields by which items are tied."""
-        items = self.members[0].network.items
-        return items.affinity.names if isinstance(items, ItemFactors) and items.affinity is not None else ()
+    def inputs(self) -> InputSpec:
+        """The fields that all members take."""
+        return self.members[0].network.inputs
 
     def predict(self, batch: TensorBatch) -> tuple[Tensor, Tensor]:
         """Predictions of the query rows (B, R), and the users' rates (B)."""
@@ -109,5 +128,5 @@ class Ensemble(nn.Module):
         for member in self.members:
             adapted = member.adapt(member.embed(batch))
             predictions.append(member.head.predict(member.outputs(adapted, batch.query)))
-            rates.append(rate_per_user(adapted.rate, len(batch.user_B)))
+            rates.append(adapted.rate.per_user(len(batch.user_B)))
         return torch.stack(predictions).mean(dim=0), torch.stack(rates).mean(dim=0)

@@ -2,34 +2,44 @@
 
     alpha(h) = alpha'(h) + sum_k s_k / (sum_j s_j + sigma) * alpha_k,    s_k = exp(-delta |h - h_k|^2)
 
-over the K nearest nodes. One node per user, never the user's own; the least recently used nodes make room; nodes learn
-by plain gradient descent. In evaluation and serving the memory is only read.
+over the K nearest nodes. One node per user, whose own node is never read; the least recently used nodes make room;
+nodes learn by plain gradient descent. In evaluation and serving the memory is only read.
 
 Legend: B users, M nodes, H width of the user embedding, K neighbours.
 """
 
-from typing import NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from paml.engine.adapt import Rate
+from paml.engine.adapt import Rate, RatePerUser
 from paml.methods.neighbours import make_index, recall
-from paml.methods.rates import PersonalRate, RateSource
-from paml.training.recipe import Recipe
+from paml.methods.rates import MemoryRead, MemoryStep, PersonalRate, RateSource, TrainingRate
+from paml.settings import Settings
 
 EMPTY = -1
 NEVER = -1
 
 
-class _Read(NamedTuple):
-    """Nodes that a batch read: their slots, and copies that collect gradients."""
+class MemorySettings(Settings):
+    """AT-PAML's memory."""
 
-    slots_BK: Tensor
-    known_BK: Tensor
-    keys_BKH: Tensor
-    values_BK: Tensor
+    memory_size: int = Field(10_000, gt=0, description="nodes of AT-PAML's memory")
+    neighbours: int = Field(20, gt=0, description="similar users looked up in training")
+    neighbours_inference: int = Field(5, gt=0, description="similar users looked up in evaluation and serving")
+    kernel_delta: float = Field(2.0, gt=0, description="delta of the Gaussian kernel exp(-delta |h - h'|^2)")
+    kernel_sigma: float = Field(1e-5, gt=0, description="sigma in the kernel weights' denominator")
+    warmup_epochs: int = Field(1, ge=0, description="epochs in which AT-PAML uses a fixed rate and fills the memory")
+    warmup_rate: float = Field(5e-4, ge=0, description="the fixed rate of the warm-up")
+    memory_stores: Literal["alpha", "own"] = Field(
+        "own",
+        description="what a node keeps: the user's own rate alpha'(h), or alpha (own rate plus neighbours')",
+    )
+    memory_index: Literal["exact", "kdtree", "hnsw"] = Field("exact", description="how neighbours are searched")
+    index_every: int = Field(50, gt=0, description="batches between rebuilds of a kdtree or hnsw index")
 
 
 class UserMemory(nn.Module):
@@ -100,67 +110,72 @@ def _forget_index(rate: "MemoryRate", _: object) -> None:
 class MemoryRate(RateSource):
     """alpha'(h) plus the kernel-weighted mean of the nearest nodes' rates."""
 
-    def __init__(self, own: PersonalRate, width: int, recipe: Recipe) -> None:
+    can_be_stacked = False  # a memory is searched, not multiplied
+
+    def __init__(self, own: PersonalRate, width: int, settings: MemorySettings) -> None:
         super().__init__()
         self.own = own
-        self.memory = UserMemory(recipe.memory_size, width)
-        self._recipe = recipe
-        own_rates = recipe.memory_stores == "own"
-        self._largest = max(recipe.rate_scale, recipe.warmup_rate) if own_rates else float("inf")
-        self._index = make_index(recipe.memory_index)
+        self.memory = UserMemory(settings.memory_size, width)
+        self._settings = settings
+        own_rates = settings.memory_stores == "own"
+        self._largest = max(own.scale, settings.warmup_rate) if own_rates else float("inf")
+        self._index = make_index(settings.memory_index)
         self._built_at = NEVER
         self._batch = 0
         self._warming_up = False
-        self._read: _Read | None = None
-        self._write: tuple[Tensor, Tensor, Tensor] | None = None
         self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
 
     def begin_epoch(self, epoch: int) -> None:
         """The first epochs run with a fixed rate and fill the memory."""
-        self._warming_up = epoch < self._recipe.warmup_epochs
+        self._warming_up = epoch < self._settings.warmup_epochs
         self._batch = 0
 
-    def forward(self, h_BH: Tensor, user_B: np.ndarray | None = None) -> Rate:
-        """alpha_B; with `user_B` (training) nodes are differentiated, and `finish_step` stores each user's node."""
-        if user_B is None:
-            self._refresh(stale_after=1)
-            return self.own.own(h_BH) + self._neighbours(h_BH, None, self._recipe.neighbours_inference)
+    def forward(self, h_BH: Tensor) -> Rate:
+        """alpha_B; the memory is only read."""
+        self._refresh(stale_after=1)
+        neighbours_B, _ = self._neighbours(h_BH, None, self._settings.neighbours_inference)
+        return RatePerUser(self.own.alpha(h_BH) + neighbours_B)
+
+    def in_training(self, h_BH: Tensor, user_B: np.ndarray) -> TrainingRate:
+        """alpha_B without the users' own nodes; the step has what was read, to be differentiated, and what to store."""
         users = torch.from_numpy(np.asarray(user_B, dtype=np.int64)).to(h_BH.device)
+        settings, read = self._settings, None
         if self._warming_up:
-            alpha_B = own_B = h_BH.new_full((len(h_BH),), self._recipe.warmup_rate)
+            alpha_B = own_B = h_BH.new_full((len(h_BH),), settings.warmup_rate)
         else:
-            if self._batch % self._recipe.index_every == 0:
+            if self._batch % settings.index_every == 0:
                 self._built_at = NEVER
-            self._refresh(stale_after=self._recipe.index_every if self._recipe.memory_index != "exact" else 1)
-            own_B = self.own.own(h_BH)
-            alpha_B = own_B + self._neighbours(h_BH, users, self._recipe.neighbours)
+            self._refresh(stale_after=settings.index_every if settings.memory_index != "exact" else 1)
+            own_B = self.own.alpha(h_BH)
+            neighbours_B, read = self._neighbours(h_BH, users, settings.neighbours)
+            alpha_B = own_B + neighbours_B
         self._batch += 1
-        stored_B = alpha_B if self._recipe.memory_stores == "alpha" else own_B
-        self._write = (users, h_BH.detach(), stored_B.detach())
-        return alpha_B
+        stored_B = alpha_B if settings.memory_stores == "alpha" else own_B
+        return TrainingRate(RatePerUser(alpha_B), MemoryStep(read, users, h_BH.detach(), stored_B.detach()))
 
     @torch.no_grad()
-    def finish_step(self) -> None:
+    def finish_step(self, step: MemoryStep, outer_rate: float) -> None:
         """node_j -= beta * dL/dnode_j for the nodes read, then the batch's own nodes are stored."""
-        if self._write is None:
-            return  # nothing was trained
         self.memory.clock += 1
-        if self._read is not None:
-            slots, known, keys, values = self._read
-            beta = self._recipe.outer_rate
+        if step.read is not None:
+            slots, known, keys, values = step.read
             if keys.grad is not None and values.grad is not None:
-                self.memory.keys_MH.index_add_(0, slots.flatten(), keys.grad.flatten(0, 1), alpha=-beta)
-                self.memory.values_M.index_add_(0, slots.flatten(), values.grad.flatten(), alpha=-beta)
+                self.memory.keys_MH.index_add_(0, slots.flatten(), keys.grad.flatten(0, 1), alpha=-outer_rate)
+                self.memory.values_M.index_add_(0, slots.flatten(), values.grad.flatten(), alpha=-outer_rate)
                 self.memory.values_M.clamp_(0.0, self._largest)  # a loss is so steep in a rate that a step may leave it
             self.memory.touch(slots[known])
-        self.memory.store(*self._write)
-        self._read = self._write = None
+        self.memory.store(step.user_B, step.h_BH, step.alpha_B)
+
+    def facts(self, h_BH: Tensor) -> dict[str, Any]:
+        """How many nodes there are, and the share of the true nearest ones that the index finds."""
+        nodes = int(self.memory.count)
+        return {"memory_nodes": nodes, "memory_recall": self.recall(h_BH) if nodes and len(h_BH) else None}
 
     def recall(self, h_BH: Tensor) -> float:
         """Share of the true nearest nodes that the index finds, at the number used in inference."""
         self._refresh(stale_after=1)
         keys_MH = self.memory.keys_MH[: int(self.memory.count)]
-        return recall(self._index, keys_MH, h_BH, self._recipe.neighbours_inference)
+        return recall(self._index, keys_MH, h_BH, self._settings.neighbours_inference)
 
     def _refresh(self, stale_after: int) -> None:
         """Rebuild the index if the memory has moved on by so many stores; distances are taken on live keys anyway."""
@@ -171,29 +186,30 @@ class MemoryRate(RateSource):
             self._index.build(self.memory.keys_MH[: int(self.memory.count)])
             self._built_at = clock
 
-    def _neighbours(self, h_BH: Tensor, users: Tensor | None, k: int) -> Tensor:
-        """sum_k s_k / (sum_j s_j + sigma) * alpha_k over the nearest nodes, the user's own excepted, (B)."""
+    def _neighbours(self, h_BH: Tensor, users: Tensor | None, k: int) -> tuple[Tensor, MemoryRead | None]:
+        """sum_k s_k / (sum_j s_j + sigma) * alpha_k over the nearest nodes but the users' own, (B), and those read."""
         if int(self.memory.count) == 0:
-            return h_BH.new_zeros(len(h_BH))
+            return h_BH.new_zeros(len(h_BH)), None
         slot_BK = self._search(h_BH.detach(), users, min(k, int(self.memory.count)))
         known_BK = slot_BK != EMPTY
         slot_BK = slot_BK.clamp(min=0)
         keys_BKH, values_BK = self.memory.keys_MH[slot_BK], self.memory.values_M[slot_BK]
+        read = None
         if users is not None and torch.is_grad_enabled():
             keys_BKH.requires_grad_()
             values_BK.requires_grad_()
-            self._read = _Read(slot_BK, known_BK, keys_BKH, values_BK)
+            read = MemoryRead(slot_BK, known_BK, keys_BKH, values_BK)
         distance_BK = ((h_BH.unsqueeze(1) - keys_BKH) ** 2).sum(dim=2)
-        s_BK = (-self._recipe.kernel_delta * distance_BK).exp() * known_BK
-        return (s_BK * values_BK).sum(dim=1) / (s_BK.sum(dim=1) + self._recipe.kernel_sigma)
+        s_BK = (-self._settings.kernel_delta * distance_BK).exp() * known_BK
+        return (s_BK * values_BK).sum(dim=1) / (s_BK.sum(dim=1) + self._settings.kernel_sigma), read
 
     def _search(self, h_BH: Tensor, users: Tensor | None, k: int) -> Tensor:
-        """Slots of the k nearest nodes, (B, k), -1 where there are fewer; one more is searched to leave out the own."""
+        """Slots of the k nearest nodes, (B, k), -1 where there are fewer; one more is searched to skip a user's own."""
         if users is None:
             return self._index.search(h_BH, k)
         slot_BK1 = self._index.search(h_BH, k + 1)
         own_B1 = self.memory.slots_of(users).unsqueeze(1)
-        # a stable sort moves the own slot, or missing ones, behind the others
+        # a stable sort moves a user's own slot, and missing ones, behind the others
         unusable = (slot_BK1 == own_B1) | (slot_BK1 == EMPTY)
         order = unusable.to(torch.int8).argsort(dim=1, stable=True)
         return slot_BK1.masked_fill(unusable, EMPTY).gather(1, order)[:, :k]

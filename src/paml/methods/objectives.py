@@ -1,23 +1,44 @@
 """The meta-losses: what the outer step minimises, each a function of a learner and a batch."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from paml.engine.adapt import Adaptation
+from paml.engine.adapt import Adaptation, RatePerUser
 from paml.engine.heads import user_loss
 from paml.engine.layers import SharedLayer
 from paml.episodes.batches import RowBlock, TensorBatch
 from paml.methods.learner import Adapted, Learner
-from paml.methods.rates import rate_per_user
+from paml.methods.rates import MemoryStep
+from paml.settings import Settings
 
-Objective = Callable[[Learner, TensorBatch], Tensor]
+
+class ObjectiveSettings(Settings):
+    """The meta-loss."""
+
+    user_bias_discount: float = Field(
+        0.0, ge=0, lt=1, description="share of a user's squared mean error that the outer loss leaves out"
+    )
+    gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
 
 
-def query_loss(learner: Learner, batch: TensorBatch, user_bias_discount: float = 0.0) -> Tensor:
+class MetaLoss(NamedTuple):
+    """The loss of a batch, and what the outer step has to finish in the memory, if there is one."""
+
+    value: Tensor
+    memory: MemoryStep | None = None
+
+
+Objective = Callable[[Learner, TensorBatch], MetaLoss]
+
+
+def query_loss(learner: Learner, batch: TensorBatch, user_bias_discount: float = 0.0) -> MetaLoss:
     """Mean over users of L_i(theta_i) on the query set (Eq. 1)."""
-    return _losses(learner, learner.adapt(learner.embed(batch), batch.user_B), batch.query, user_bias_discount).mean()
+    adapted = learner.adapt_in_training(learner.embed(batch), batch.user_B)
+    return MetaLoss(_losses(learner, adapted, batch.query, user_bias_discount).mean(), adapted.memory)
 
 
 def regularised_query_loss(gamma: float, user_bias_discount: float = 0.0) -> Objective:
@@ -26,34 +47,35 @@ def regularised_query_loss(gamma: float, user_bias_discount: float = 0.0) -> Obj
     The gradient is that of the support loss at theta: the first inner step's.
     """
 
-    def objective(learner: Learner, batch: TensorBatch) -> Tensor:
-        adapted = learner.adapt(learner.embed(batch), batch.user_B)
+    def objective(learner: Learner, batch: TensorBatch) -> MetaLoss:
+        adapted = learner.adapt_in_training(learner.embed(batch), batch.user_B)
         loss_B = _losses(learner, adapted, batch.query, user_bias_discount)
-        if gamma == 0 or learner.inner.steps == 0:
-            return loss_B.mean()
-        alpha_B = rate_per_user(adapted.rate, len(loss_B))
-        return (loss_B + gamma * adapted.adaptation.gradient_norm() * alpha_B.abs()).mean()
+        if gamma == 0 or learner.solver.steps == 0:
+            return MetaLoss(loss_B.mean(), adapted.memory)
+        alpha_B = adapted.rate.per_user(len(loss_B))
+        regularised_B = loss_B + gamma * adapted.adaptation.gradient_norm() * alpha_B.abs()
+        return MetaLoss(regularised_B.mean(), adapted.memory)
 
     return objective
 
 
-def pooled_loss(learner: Learner, batch: TensorBatch) -> Tensor:
+def pooled_loss(learner: Learner, batch: TensorBatch) -> MetaLoss:
     """Mean over all rows of all users at theta, support and query alike: ordinary supervised training."""
     embedded = learner.embed(batch)
     theta = Adaptation(tuple(SharedLayer(weights) for weights in learner.network.decision.theta()))
-    unadapted = Adapted(embedded, embedded.h_BH.new_zeros(len(embedded.h_BH)), theta)
+    unadapted = Adapted(embedded, RatePerUser(embedded.h_BH.new_zeros(len(embedded.h_BH))), theta)
     total, count = [], []
     for block in (batch.support, batch.query):
         row_loss_BR = learner.head.row_loss(learner.outputs(unadapted, block), block.y_BR)
         total.append((row_loss_BR * block.mask_BR).sum())
         count.append(block.mask_BR.sum())
-    return torch.stack(total).sum() / torch.stack(count).sum()
+    return MetaLoss(torch.stack(total).sum() / torch.stack(count).sum())
 
 
 def _losses(learner: Learner, adapted: Adapted, block: RowBlock, user_bias_discount: float) -> Tensor:
-    """Mean squared error of each user, less a share of what the user's level has in it: mean e^2 - o (mean e)^2, (B).
+    """Mean squared error of each user, less a share of what the user's bias has in it: mean e^2 - o (mean e)^2, (B).
 
-    A few ratings tell a user's level whatever the weights are, and what they cannot is noise in the gradient;
+    A few ratings tell a user's bias whatever the weights are, and what they cannot is noise in the gradient;
     the differences between items are what the weights have to learn.
     """
     if not user_bias_discount:

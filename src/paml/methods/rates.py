@@ -4,27 +4,76 @@ Legend: B users, H width of the user embedding.
 """
 
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from paml.engine.adapt import Rate, Theta
+from paml.engine.adapt import Rate, RatePerParameter, RatePerUser, Theta
 from paml.engine.layers import Weights
+from paml.settings import Settings
+
+
+class RateSettings(Settings):
+    """Inner rates."""
+
+    inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and Meta-SGD's start")
+    rate_scale: float = Field(
+        1e-3, gt=0, description="largest alpha'(h): personal rate of the paml methods, prior variance of ridge"
+    )
+
+
+class MemoryStep(NamedTuple):
+    """What an outer step did with a user memory: what it read, and the nodes that it will store."""
+
+    read: "MemoryRead | None"
+    user_B: Tensor
+    h_BH: Tensor
+    alpha_B: Tensor
+
+
+class MemoryRead(NamedTuple):
+    """Nodes that a batch read: their slots, which are nodes at all, and copies that collect gradients."""
+
+    slots_BK: Tensor
+    known_BK: Tensor
+    keys_BKH: Tensor
+    values_BK: Tensor
+
+
+class TrainingRate(NamedTuple):
+    """The rates of a training batch, and what the outer step has to finish in the memory, if there is one."""
+
+    rate: Rate
+    memory: MemoryStep | None = None
 
 
 class RateSource(nn.Module):
-    """Gives every user of a batch a rate. In training `user_B` says who they are; otherwise it is None."""
+    """Gives every user of a batch a rate."""
 
-    def forward(self, h_BH: Tensor, user_B: np.ndarray | None = None) -> Rate:
-        """alpha_B, or rates shaped like theta."""
+    can_be_stacked = True
+    """Whether members' rates can be computed by one call over stacked weights."""
+
+    def forward(self, h_BH: Tensor) -> Rate:
+        """The rates of users who are not trained on."""
         raise NotImplementedError
+
+    def in_training(self, h_BH: Tensor, user_B: np.ndarray) -> TrainingRate:
+        """The rates of training users, who are known by number."""
+        return TrainingRate(self(h_BH))
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before each training epoch."""
 
-    def finish_step(self) -> None:
+    def finish_step(self, step: MemoryStep, outer_rate: float) -> None:
         """Called after the outer step's gradients were computed, for what learns in its own way (the memory)."""
+        raise NotImplementedError
+
+    def facts(self, h_BH: Tensor) -> dict[str, Any]:
+        """What is worth telling of a trained source, `h_BH` being embeddings of validation users."""
+        return {}
 
 
 class FixedRate(RateSource):
@@ -34,9 +83,9 @@ class FixedRate(RateSource):
         super().__init__()
         self.rate = rate
 
-    def forward(self, h_BH: Tensor, user_B: np.ndarray | None = None) -> Rate:
+    def forward(self, h_BH: Tensor) -> Rate:
         """A constant, (B)."""
-        return h_BH.new_full((len(h_BH),), self.rate)
+        return RatePerUser(h_BH.new_full((len(h_BH),), self.rate))
 
 
 class ParameterRate(RateSource):
@@ -47,9 +96,9 @@ class ParameterRate(RateSource):
         self.rows = nn.ParameterList(torch.full_like(weights.rows_DK, start) for weights in theta)
         self.shared = nn.ParameterList(torch.full_like(weights.shared_CK, start) for weights in theta)
 
-    def forward(self, h_BH: Tensor, user_B: np.ndarray | None = None) -> Rate:
+    def forward(self, h_BH: Tensor) -> Rate:
         """The parameters themselves."""
-        return [Weights(rows, shared) for rows, shared in zip(self.rows, self.shared, strict=True)]
+        return RatePerParameter([Weights(*pair) for pair in zip(self.rows, self.shared, strict=True)])
 
 
 class PersonalRate(RateSource):
@@ -65,22 +114,12 @@ class PersonalRate(RateSource):
             self.weights.append(nn.Parameter(both[:-1].clone()))
             self.biases.append(nn.Parameter(both[-1].clone()))
 
-    def forward(self, h_BH: Tensor, user_B: np.ndarray | None = None) -> Rate:
+    def forward(self, h_BH: Tensor) -> Rate:
         """(B), between 0 and `scale`."""
-        return self.own(h_BH)
+        return RatePerUser(self.alpha(h_BH))
 
-    def own(self, h_BH: Tensor) -> Tensor:
-        """alpha'(h), a tensor in any case."""
+    def alpha(self, h_BH: Tensor) -> Tensor:
+        """alpha'(h), (B)."""
         z = torch.addmm(self.biases[0], h_BH, self.weights[0]).relu()
         z = torch.addmm(self.biases[1], z, self.weights[1])
         return self.scale * torch.addmm(self.biases[2], z, self.weights[2]).sigmoid().squeeze(-1)
-
-
-def rate_per_user(rate: Rate, users: int) -> Tensor:
-    """One number per user for tables and figures; of rates per parameter, their mean."""
-    if isinstance(rate, Tensor):
-        return rate
-    total = sum(part.sum() for weights in rate for part in weights)
-    count = sum(part.numel() for weights in rate for part in weights)
-    mean = torch.as_tensor(total) / count
-    return mean.expand(users)

@@ -9,51 +9,47 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from paml.engine.layers import ItemTable
+from paml.episodes import ragged
 from paml.episodes.features import Features
 from paml.network.embeddings import FieldEmbedder
 
-MAX_MATERIALISED = 1 << 20  # numbers of all items' ties
+MAX_MATERIALISED = 1 << 20  # numbers in the affinity vectors of all items
 
 
 class Affinity(nn.Module):
-    """What ties items that share a value, such as an author: z_j = sum over fields f of s_f z_f(value of item j).
+    """What items that share a value, such as an author, have in common: z_j = sum over fields f of s_f z_f(value of j).
 
     The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
     user's own weights of z are then a taste for single values: what one book by an author told is expected of the
-    next, though no training user may have rated the two, nor know the author. The strengths s_f are learned.
+    next, though no training user may have rated the two, nor know the author. The scales s_f are learned.
     """
 
-    def __init__(self, values: FieldEmbedder, strength: float) -> None:
-        """`values` has the random vectors of the fields' keys (data/keys.py) side by side."""
+    def __init__(self, values: FieldEmbedder, scale: float) -> None:
+        """`values` has the random vectors of the fields' hash buckets (episodes/hashing.py) side by side."""
         super().__init__()
         self.values = values.requires_grad_(False)
-        self.strength = nn.Parameter(torch.full((len(values.fields),), strength))
+        self.scale = nn.Parameter(torch.full((len(values.fields),), scale))
         self.width = values.width // len(values.fields)
 
-    def looked_up(self, items: int) -> bool:
-        """Whether the ties of so many items are looked up by value, not written out: items are many, values few."""
+    def is_looked_up(self, items: int) -> bool:
+        """Whether affinities of so many items are looked up by value, not materialised: items are many, values few."""
         values = sum(len(self.values.table(field)) for field in self.values.fields)
         return items > values and items * self.width > MAX_MATERIALISED
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields."""
-        return tuple(field.name for field in self.values.fields)
-
     def forward(self, features: Features) -> Tensor:
         """z, (N, width)."""
-        assert features.keys is not None, "items that are tied need the keys of their values"
-        value_NFW: Tensor = self.values(features.keys).view(features.count, len(self.strength), self.width)
-        return (value_NFW * self.strength.view(1, -1, 1)).sum(dim=1)
+        assert features.hashed is not None, "affinity needs the hashed values of items"
+        value_NFW: Tensor = self.values(features.hashed).view(features.count, len(self.scale), self.width)
+        return (value_NFW * self.scale.view(1, -1, 1)).sum(dim=1)
 
     def table(self, learned_NL: Tensor, features: Features) -> "AffinityTable":
-        """Items with these ties, and what was learned of them."""
-        assert features.keys is not None, "items that are tied need the keys of their values"
+        """Items with these affinities, and what was learned of them."""
+        assert features.hashed is not None, "affinity needs the hashed values of items"
         first = 0
         values, item, code, weight = [], [], [], []
-        for field, strength in zip(self.values.fields, self.strength, strict=True):
-            code_T, start_N = features.keys.bag(field.name)
-            values.append(self.values.table(field) * strength)
+        for field, scale in zip(self.values.fields, self.scale, strict=True):
+            code_T, start_N = features.hashed.as_list(field.name)
+            values.append(self.values.table(field) * scale)
             count_N = torch.diff(start_N, append=start_N.new_tensor([len(code_T)]))
             item.append(torch.repeat_interleave(torch.arange(len(count_N), device=count_N.device), count_N))
             weight.append(torch.repeat_interleave(self.values.share(count_N, learned_NL.dtype), count_N))
@@ -71,10 +67,10 @@ class Affinity(nn.Module):
 
 
 class AffinityTable(ItemTable):
-    """Items whose tied part is not written out: x w is computed once per value, and looked up for each item.
+    """Items whose affinity is not materialised: x w is computed once per value, and looked up for each item.
 
     Values are few and items many: a catalogue takes a fraction of the memory and time. Once per value is once in each
-    chunk, so that these should not be short. For serving; nothing is learned, and `vectors_ND` is the learned part.
+    chunk, so that these should not be small. For serving; nothing is learned, and `vectors_ND` is the learned part.
     """
 
     def __init__(
@@ -90,19 +86,21 @@ class AffinityTable(ItemTable):
         return self.vectors_ND.shape[1] + self._value_VW.shape[1]
 
     @property
-    def shortest(self) -> int:
+    def is_materialised(self) -> bool:
+        """`vectors_ND` lacks the affinities."""
+        return False
+
+    @property
+    def smallest_chunk(self) -> int:
         """V: a chunk of fewer items costs as much."""
         return len(self._value_VW)
 
     def rows(self, index_R: Tensor) -> Tensor:
         """The vectors of some items, (R, D)."""
         first_R = self._offset_N1[index_R]
-        count_R = self._offset_N1[index_R + 1] - first_R
-        start_R = count_R.cumsum(0) - count_R
-        place_T = torch.arange(int(count_R.sum()), device=index_R.device)
-        place_T = place_T + torch.repeat_interleave(first_R - start_R, count_R)
-        tied_RW = self._summed(self._value_VW, place_T, start_R)
-        return torch.cat([super().rows(index_R), tied_RW], dim=1)
+        place_T, start_R = ragged.tensor_positions(first_R, self._offset_N1[index_R + 1] - first_R)
+        affinity_RW = self._summed(self._value_VW, place_T, start_R)
+        return torch.cat([super().rows(index_R), affinity_RW], dim=1)
 
     def chunk(self, items: slice) -> Tensor:
         """The vectors of a chunk of the items, (R, D)."""
@@ -112,7 +110,7 @@ class AffinityTable(ItemTable):
         """A chunk of the items, or of what was learned of them, times E weights, and what is added, (E, R)."""
         learned = self.vectors_ND.shape[1]
         learned_ER = super().chunk_times(weights_ED[:, :learned], add_E1, items)
-        if weights_ED.shape[1] == learned:  # a user's start, which says nothing of ties
+        if weights_ED.shape[1] == learned:  # a user's prior, which says nothing of affinities
             return learned_ER
         return learned_ER + self._chunk_of(self._value_VW @ weights_ED[:, learned:].mT, items).mT
 

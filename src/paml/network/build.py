@@ -1,21 +1,60 @@
-"""A network generated from what a data set is like: its fields, vocabulary sizes, and the items met in training."""
+"""A network generated from what a data set is like: its fields, vocabulary sizes, and the items known in training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import Field as Described
 
 from paml.data.dataset import Dataset, Side
-from paml.data.schema import Kind, Schema
-from paml.episodes.hashing import KEYS
+from paml.data.schema import Field, Kind, Schema
+from paml.episodes.features import InputSpec
+from paml.episodes.hashing import BUCKETS
 from paml.errors import SettingsError, nearest
 from paml.network.affinity import Affinity
 from paml.network.embeddings import FieldEmbedder
-from paml.network.items import ItemFactors, ItemFields, KnownItems
+from paml.network.items import ItemFactors, ItemFields, Items, KnownItems
 from paml.network.network import Network
-from paml.network.user_prior import Start
-from paml.training.recipe import Recipe
+from paml.network.user_prior import UserPrior
+from paml.settings import Names, Settings, Sizes
+
+
+class NetworkSettings(Settings):
+    """What the network takes, and its sizes."""
+
+    exclude_fields: Names = Described((), description="fields that are no inputs, such as item.year,user.zip")
+    embedding_size: int = Described(32, gt=0, description="size of each field's embedding")
+    network: Literal["fields", "factors"] = Described(
+        "fields",
+        description="items as their fields side by side, or as one vector, the sum of item's and fields' vectors",
+    )
+    multi_pooling: Literal["mean", "root"] = Described(
+        "mean", description="lists of values as a mean, or as a sum divided by the root of their number"
+    )
+    hidden: Sizes = Described(
+        (320, 192), description="sizes of the hidden decision layers, such as 320,192; may be none"
+    )
+    embedding_scale: float = Described(1.0, gt=0, description="standard deviation of the initial embeddings")
+    field_scale: float = Described(
+        0.0, ge=0, description="the same of the fields' parts of sums (network=factors); 0: they say nothing at first"
+    )
+    item_embedding: int = Described(0, ge=0, description="size of an embedding of the item itself; 0 for none")
+    affinity_fields: Names = Described(
+        (),
+        description="item fields such as author: what a user's rating of one item says of others with the same value",
+    )
+    affinity_dim: int = Described(64, gt=0, description="size of the random vectors of the values of affinity_fields")
+    affinity_scale: float = Described(2.0, gt=0, description="how strong affinity is at first; it is learned")
+    prior_from_profile: bool = Described(
+        False, description="the profile sets the prior mean of a user's weights (network=factors)"
+    )
+    prior_from_items: int = Described(
+        0, ge=0, description="size of vectors by which the choice of rated items sets that prior; 0 for none"
+    )
+    item_bias: bool = Described(False, description="add a learned bias per item to the outputs")
+    start_at_mean: bool = Described(False, description="start the output bias at the training mean")
 
 
 @dataclass(frozen=True)
@@ -30,77 +69,60 @@ class DataShape:
 
     @classmethod
     def of(cls, data: Dataset, exclude_fields: Sequence[str] = ()) -> "DataShape":
-        """The shape of a prepared data set, some fields left out; reads training rows only."""
-        end = int(data.array("offsets")[data.manifest.splits["train"][1]])
-        mean = float(data.array("target")[:end].mean(dtype=np.float64))
-        known = int(interacted_in_training(data).sum())
+        """The shape of a prepared data set, without some fields; reads training rows only."""
+        mean = float(data.array("target")[: data.training_rows].mean(dtype=np.float64))
+        known = int(data.interacted_in_training().sum())
         return cls(data.schema.without(exclude_fields), data.manifest.vocabulary, data.manifest.items, known, mean)
 
     def sizes(self, side: Side) -> dict[str, int]:
         """Vocabulary sizes of one side's fields."""
-        return {name.partition(".")[2]: n for name, n in self.vocabulary.items() if name.startswith(f"{side}.")}
+        return {field.name: self.vocabulary.get(f"{side}.{field.name}", 0) for field in self.schema.features(side)}
 
 
-def interacted_in_training(data: Dataset, rows_at_once: int = 1 << 20) -> np.ndarray:
-    """Which items training users met, by item row; the rows are read in pieces."""
-    met_I = np.zeros(data.manifest.items, dtype=bool)
-    item = data.array("item")[: int(data.array("offsets")[data.manifest.splits["train"][1]])]
-    for start in range(0, len(item), rows_at_once):
-        met_I[item[start : start + rows_at_once]] = True
-    return met_I
-
-
-def build_network(shape: DataShape, recipe: Recipe, outputs: int, rng: torch.Generator) -> Network:
+def build_network(shape: DataShape, settings: NetworkSettings, outputs: int, rng: torch.Generator) -> Network:
     """An untrained network."""
 
     def embedder(side: Side, width: int, *, summed: bool = False) -> FieldEmbedder:
-        fields, scale = shape.schema.features(side), recipe.field_scale if summed else recipe.embedding_scale
-        return FieldEmbedder(
-            fields, shape.sizes(side), width, scale, rng, summed=summed, multi_pooling=recipe.multi_pooling
-        )
+        fields, scale = shape.schema.features(side), settings.field_scale if summed else settings.embedding_scale
+        pooling = settings.multi_pooling
+        return FieldEmbedder(fields, shape.sizes(side), width, scale, rng, summed=summed, multi_pooling=pooling)
 
-    factors = recipe.network == "factors"
-    if not factors and (recipe.prior_from_profile or recipe.prior_from_items or recipe.affinity_fields):
-        raise SettingsError("a start, and ties, need item vectors", remedy="set network=factors")
-    if factors and not recipe.item_embedding:
+    factors = settings.network == "factors"
+    if not factors and (settings.prior_from_profile or settings.prior_from_items or settings.affinity_fields):
+        raise SettingsError("user priors and affinity need item vectors", remedy="set network=factors")
+    if factors and not settings.item_embedding:
         raise SettingsError("network=factors needs the size of item vectors", remedy="set item_embedding, say to 16")
-    width, size, scale = recipe.item_embedding, recipe.embedding_size, recipe.embedding_scale
+    width, size, scale = settings.item_embedding, settings.embedding_size, settings.embedding_scale
     user = embedder("user", size)
-    fields = embedder("item", width + outputs + recipe.prior_from_items if factors else size, summed=factors)
+    fields = embedder("item", width + outputs + settings.prior_from_items if factors else size, summed=factors)
     context = embedder("context", size)
-    items: ItemFields | ItemFactors
+    items: Items
     if factors:
         known = KnownItems(shape.items, shape.known_items)
         own = known.vectors(fields.width, scale, rng)
-        items = ItemFactors(
-            fields, known, own, width, outputs, _affinity(shape, recipe, rng) if recipe.affinity_fields else None
-        )
+        items = ItemFactors(fields, known, own, width, outputs, _affinity(shape, settings, rng))
     else:
-        known = KnownItems(shape.items if width or recipe.item_bias else 0, shape.known_items)
-        bias = torch.zeros(shape.known_items + 1, outputs) if recipe.item_bias else None
+        known = KnownItems(shape.items if width or settings.item_bias else 0, shape.known_items)
+        bias = torch.zeros(shape.known_items + 1, outputs) if settings.item_bias else None
         items = ItemFields(fields, known, known.vectors(width, scale, rng) if width else None, bias)
-    profile = embedder("user", (width + 1) * outputs, summed=True) if recipe.prior_from_profile else None
-    start = Start(profile, recipe.prior_from_items, width if factors else items.width, outputs, rng)
-    return Network(user, items, context, start, [*recipe.hidden, outputs], rng)
+    profile = embedder("user", (width + 1) * outputs, summed=True) if settings.prior_from_profile else None
+    prior = UserPrior(profile, settings.prior_from_items, width if factors else items.width, outputs, rng)
+    inputs = InputSpec(shape.schema, settings.affinity_fields)
+    return Network(inputs, user, items, context, prior, [*settings.hidden, outputs], rng)
 
 
-def _affinity(shape: DataShape, recipe: Recipe, rng: torch.Generator) -> Affinity:
-    """Random vectors for the values of the fields that tie items."""
+def _affinity(shape: DataShape, settings: NetworkSettings, rng: torch.Generator) -> Affinity | None:
+    """Random vectors for the values of the affinity fields; None without such fields."""
+    names, size = settings.affinity_fields, settings.affinity_dim
+    if not names:
+        return None
     fields = {field.name: field for field in shape.schema.features("item") if field.kind is not Kind.NUMERIC}
-    for name in recipe.affinity_fields:
+    for name in names:
         if name not in fields:
             raise SettingsError(f"affinity_fields: '{name}' is no item field with values", remedy=nearest(name, fields))
-    if len(set(recipe.affinity_fields)) < len(recipe.affinity_fields):
-        raise SettingsError(
-            f"affinity_fields: {', '.join(recipe.affinity_fields)} names a field twice", remedy="name each field once"
-        )
-    size, keys = recipe.affinity_dim, dict.fromkeys(recipe.affinity_fields, KEYS + 1)
-    values = FieldEmbedder(
-        [fields[name] for name in recipe.affinity_fields],
-        keys,
-        size,
-        size**-0.5,
-        rng,
-        multi_pooling=recipe.multi_pooling,
-    )
-    return Affinity(values, recipe.affinity_scale)
+    if len(set(names)) < len(names):
+        raise SettingsError(f"affinity_fields: {', '.join(names)} names a field twice", remedy="name each field once")
+    chosen: list[Field] = [fields[name] for name in names]
+    buckets = dict.fromkeys(names, BUCKETS + 1)
+    values = FieldEmbedder(chosen, buckets, size, size**-0.5, rng, multi_pooling=settings.multi_pooling)
+    return Affinity(values, settings.affinity_scale)

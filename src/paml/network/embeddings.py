@@ -22,9 +22,9 @@ def _key(field: Field) -> str:
 
 
 class FieldEmbedder(nn.Module):
-    """One vector of size E per field, laid side by side or summed: embeddings, bags of embeddings, projected numbers.
+    """One vector of size E per field, side by side or summed: embeddings, pooled ones of lists, projected numbers.
 
-    A bag is the mean of its embeddings, or their sum divided by the root of their number, which keeps long bags strong.
+    A list is the mean of its embeddings, or their sum divided by the root of their number: long lists stay strong.
     """
 
     nothing: Tensor
@@ -59,7 +59,7 @@ class FieldEmbedder(nn.Module):
         self.register_buffer("nothing", torch.zeros(0), persistent=False)
 
     def forward(self, features: Features) -> Tensor:
-        """(n, width); a bag without values is the zero vector."""
+        """(n, width); a list without values is the zero vector."""
         if not self.fields:
             return self.nothing.new_zeros(features.count, self.width)
         parts = [self._one(field, features) for field in self.fields]
@@ -67,7 +67,7 @@ class FieldEmbedder(nn.Module):
 
     def _one(self, field: Field, features: Features) -> Tensor:
         if field.kind is Kind.MULTI:
-            return self._bag(self.table(field), *features.bags[field.name])
+            return self._pooled(self.table(field), *features.lists[field.name])
         if field.kind is Kind.NUMERIC:
             weight, bias = self.numbers[_key(field)]
             projected: Tensor = features.numbers[field.name].to(weight.dtype).unsqueeze(-1) * weight + bias
@@ -84,7 +84,7 @@ class FieldEmbedder(nn.Module):
         count_n = count_n.clamp(min=1).to(dtype)
         return 1 / count_n if self._pooling == "mean" else count_n.rsqrt()
 
-    def _bag(self, table: Tensor, codes: Tensor, offsets: Tensor) -> Tensor:
+    def _pooled(self, table: Tensor, codes: Tensor, offsets: Tensor) -> Tensor:
         offsets = offsets.to(codes.dtype)
         if self._pooling == "mean":
             return embedding_bag(codes, table, offsets, mode="mean")

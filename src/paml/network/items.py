@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from paml.engine.layers import ItemTable
 from paml.episodes.features import Features
-from paml.network.affinity import Affinity, AffinityTable
+from paml.network.affinity import Affinity
 from paml.network.embeddings import FieldEmbedder
 
 
@@ -20,36 +21,54 @@ class ItemVectors:
 
     vectors_ND: Tensor
     bias_NK: Tensor | None = None
-    chosen_NG: Tensor | None = None
+    choice_NG: Tensor | None = None
 
 
 class KnownItems(nn.Module):
-    """Numbers of the items that training users met: 1, 2, ...; the others share 0."""
+    """Numbers of the items that training users interacted with: 1, 2, ...; the others share 0."""
 
     codes_I: Tensor
 
-    def __init__(self, items: int, met: int) -> None:
+    def __init__(self, items: int, known: int) -> None:
         super().__init__()
-        self._met = met
+        self._known = known
         self.register_buffer("codes_I", torch.zeros(items, dtype=torch.int64))
 
     def vectors(self, width: int, scale: float, rng: torch.Generator) -> Tensor:
         """Random vectors, one per number; that of 0 is 0."""
-        vectors = scale * torch.randn(self._met + 1, width, generator=rng)
+        vectors = scale * torch.randn(self._known + 1, width, generator=rng)
         vectors[0] = 0.0
         return vectors
 
-    def number(self, met_I: Tensor) -> None:
-        """Number the items that were met."""
+    def number(self, interacted_I: Tensor) -> None:
+        """Number the items that training users interacted with."""
         if len(self.codes_I):
-            self.codes_I[met_I] = torch.arange(1, int(met_I.sum()) + 1, device=self.codes_I.device)
+            count = int(interacted_I.sum())
+            self.codes_I[interacted_I] = torch.arange(1, count + 1, device=self.codes_I.device)
 
     def forward(self, item_N: Tensor) -> Tensor:
         """Item rows -> numbers."""
         return self.codes_I[item_N]
 
 
-class ItemFields(nn.Module):
+class Items(nn.Module):
+    """Item rows and their features to vectors."""
+
+    known: KnownItems
+    width: int
+    """D"""
+
+    def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
+        """The batch's distinct items."""
+        raise NotImplementedError
+
+    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """All items, for serving, in the form that takes less time and memory."""
+        items: ItemVectors = self(features, item_I)
+        return items, ItemTable(items.vectors_ND)
+
+
+class ItemFields(Items):
     """Field embeddings side by side (paper, Fig. 2) and, if asked for, an embedding and a bias of the item itself."""
 
     def __init__(
@@ -63,7 +82,7 @@ class ItemFields(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
-        """The batch's distinct items; an item unknown in training has the embedding and bias 0."""
+        """An item unknown in training has the embedding and bias 0."""
         content_ND = self.fields(features)
         known_N = self.known(item_N) if self.own is not None or self.bias is not None else item_N
         if self.own is not None:
@@ -73,10 +92,10 @@ class ItemFields(nn.Module):
         return ItemVectors(content_ND, self.bias.index_select(0, known_N) * (known_N > 0).unsqueeze(-1))
 
 
-class ItemFactors(nn.Module):
+class ItemFactors(Items):
     """The sum of the item's own vector and its fields' vectors; vector, biases and choice are parts of the one sum.
 
-    An item that training users did not meet is what its fields say. Ties, if any, lengthen the vector.
+    An item that training users did not interact with is what its fields say. Affinity, if any, lengthens the vector.
     """
 
     def __init__(
@@ -97,20 +116,21 @@ class ItemFactors(nn.Module):
         self.own.data[:, width : width + outputs] = 0.0
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
-        """The batch's distinct items."""
+        """What was learned of the items, and their affinity."""
         items = self._learned(features, item_N)
         if self.affinity is None:
             return items
         return replace(items, vectors_ND=torch.cat([items.vectors_ND, self.affinity(features)], dim=1))
 
-    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, AffinityTable]:
-        """All items, with ties that are not written out: their vectors are what was learned alone."""
-        assert self.affinity is not None
+    def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """All items; the affinity of many items is looked up by value, and their vectors are what was learned alone."""
+        if self.affinity is None or not self.affinity.is_looked_up(len(item_I)):
+            return super().catalogue(features, item_I)
         items = self._learned(features, item_I)
         return items, self.affinity.table(items.vectors_ND, features)
 
     def _learned(self, features: Features, item_N: Tensor) -> ItemVectors:
         known_N = self.known(item_N)
         whole_NW = self.fields(features) + self.own.index_select(0, known_N) * (known_N > 0).unsqueeze(-1)
-        bias, chosen = self._width, self._width + self._outputs
-        return ItemVectors(whole_NW[:, :bias], whole_NW[:, bias:chosen], whole_NW[:, chosen:])
+        bias, choice = self._width, self._width + self._outputs
+        return ItemVectors(whole_NW[:, :bias], whole_NW[:, bias:choice], whole_NW[:, choice:])

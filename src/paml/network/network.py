@@ -1,4 +1,4 @@
-"""The network: users, items and contexts as vectors, and the decision layers theta (paper, Fig. 2 and Tab. 9).
+"""The network: users, items and contexts as vectors, and the decision layers theta (paper, Fig. 2).
 
 Embeddings and rate layers learn in the outer step only; the inner step moves the decision layers, as in MeLU.
 Legend: B users, R rows, N distinct items, H width of the user embedding, D width of an item's vector, K outputs.
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from paml.engine.layers import ItemInput, ItemTable, TableInput, Weights
-from paml.episodes.batches import RowBlock, TensorBatch
-from paml.episodes.features import Features
+from paml.episodes.batches import QueryBlock, SupportBatch
+from paml.episodes.features import Features, InputSpec
 from paml.network.embeddings import FieldEmbedder
-from paml.network.items import ItemFactors, ItemFields, ItemVectors
-from paml.network.user_prior import Start
+from paml.network.items import Items, ItemVectors
+from paml.network.user_prior import UserPrior
 
 
 class DecisionLayers(nn.Module):
@@ -43,9 +43,9 @@ class DecisionLayers(nn.Module):
 
 @dataclass(frozen=True)
 class Embedded:
-    """A batch after the embeddings: users and distinct items as vectors, and where each user starts."""
+    """A batch after the embeddings: users and distinct items as vectors, and the prior of each user."""
 
-    batch: TensorBatch
+    batch: SupportBatch
     h_BH: Tensor
     items: ItemVectors
     table: ItemTable
@@ -56,7 +56,7 @@ class Embedded:
         return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
 
     def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
-        """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's start."""
+        """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's prior."""
         bias_NK = self.items.bias_NK
         offset_BRK = None if bias_NK is None else x.look_up(bias_NK)
         if self.prior_BDK is None:
@@ -70,16 +70,18 @@ class Network(nn.Module):
 
     def __init__(
         self,
+        inputs: InputSpec,
         user: FieldEmbedder,
-        items: ItemFields | ItemFactors,
+        items: Items,
         context: FieldEmbedder,
-        start: Start,
+        user_prior: UserPrior,
         sizes: Sequence[int],
         rng: torch.Generator,
     ) -> None:
-        """`sizes` are those of the decision layers, the outputs last."""
+        """`inputs` are the fields it takes; `sizes` are those of the decision layers, the outputs last."""
         super().__init__()
-        self.user, self.items, self.context, self.start = user, items, context, start
+        self.inputs = inputs
+        self.user, self.items, self.context, self.user_prior = user, items, context, user_prior
         self.decision = DecisionLayers(items.width + context.width, user.width, sizes, rng)
 
     def embed_users(self, features: Features) -> Tensor:
@@ -91,20 +93,13 @@ class Network(nn.Module):
         items: ItemVectors = self.items(features, item_N)
         return items, ItemTable(items.vectors_ND)
 
-    def embed_catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
-        """All items, for serving: ties of many items are not written out."""
-        items = self.items
-        if isinstance(items, ItemFactors) and items.affinity is not None and items.affinity.looked_up(len(item_I)):
-            return items.catalogue(features, item_I)
-        return self.embed_items(features, item_I)
-
-    def embed(self, batch: TensorBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
+    def embed(self, batch: SupportBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
         """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
         items, table = self.embed_items(batch.items, batch.item_N) if known is None else known
-        prior_BDK = self.start(batch.users, items.chosen_NG, batch.support.index_BR, batch.support.mask_BR)
+        prior_BDK = self.user_prior(batch.users, items.choice_NG, batch.support.index_BR, batch.support.mask_BR)
         return Embedded(batch, self.embed_users(batch.users), items, table, prior_BDK)
 
-    def first_input(self, embedded: Embedded, block: RowBlock) -> ItemInput:
+    def first_input(self, embedded: Embedded, block: QueryBlock) -> ItemInput:
         """The first layer's input for support or query rows."""
         context_BRD = None
         if self.context.fields and block.context is not None:

@@ -1,12 +1,13 @@
-"""Where a user starts: what the profile, and which items the user chose to rate, say before any rating is read.
+"""Where a user begins: what the profile, and which items the user chose to rate, say before any rating is read.
 
     m_i  =  P(profile)  +  Q sum_j g_j / sqrt(n + 5)      over the n items j of the support set
 
-It is added to the last layer's weights of the item vectors, as v_j m_i; the inner problem then moves on from there.
-Of ties between items (ties.py) it says nothing.
+It is the prior mean of the user's weights of the item vectors, added to the last layer's as v_j m_i; the solver then
+moves on from there. Of affinities between items (affinity.py) it says nothing.
 What somebody rates tells much: whoever chose three horror films likes horror films, whatever the ratings.
 
-Legend: B users, S support rows, N distinct items, D width of an item's vector without ties, G width of g, K outputs.
+Legend: B users, S support rows, N distinct items, D width of an item's vector without affinity, G width of g,
+K outputs.
 """
 
 import torch
@@ -18,41 +19,41 @@ from paml.network.embeddings import FieldEmbedder
 FULL_WEIGHT = 5  # support rows from which on the sum is divided by about the root of their number
 
 
-class Start(nn.Module):
+class UserPrior(nn.Module):
     """m_i with one more row, which is added to the outputs: (B, D + 1, K)."""
 
     def __init__(
-        self, profile: FieldEmbedder | None, chosen: int, width: int, outputs: int, rng: torch.Generator
+        self, profile: FieldEmbedder | None, choice: int, width: int, outputs: int, rng: torch.Generator
     ) -> None:
-        """`profile` is a summed embedder of width (D + 1) K, or None; `chosen` is G, or 0; `width` is D."""
+        """`profile` is a summed embedder of width (D + 1) K, or None; `choice` is G, or 0; `width` is D."""
         super().__init__()
         self.profile, self._shape = profile, (width + 1, outputs)
-        start = torch.randn(chosen, (width + 1) * outputs, generator=rng) * 0.1
-        self.choice = nn.Parameter(start) if chosen else None
+        initial = torch.randn(choice, (width + 1) * outputs, generator=rng) * 0.1
+        self.choice = nn.Parameter(initial) if choice else None
 
-    def forward(self, users: Features, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
+    def forward(self, users: Features, choice_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
         """None if nothing is asked for."""
         parts = [] if self.profile is None else [self.profile(users)]
         if self.choice is not None:
-            assert chosen_NG is not None
-            rows_BSG = chosen_NG.index_select(0, index_BS.flatten()).view(*index_BS.shape, -1)
+            assert choice_NG is not None
+            rows_BSG = choice_NG.index_select(0, index_BS.flatten()).view(*index_BS.shape, -1)
             sum_BG = (rows_BSG * mask_BS.unsqueeze(-1)).sum(dim=1)
             parts.append(sum_BG * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt() @ self.choice)
         return torch.stack(parts).sum(dim=0).view(-1, *self._shape) if parts else None
 
-    def by_row(self, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
+    def by_row(self, choice_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
         """What each chosen item adds to m_i, (B, S, D + 1, K); None if choice says nothing."""
-        if self.choice is None or chosen_NG is None:
+        if self.choice is None or choice_NG is None:
             return None
         scale_BS = mask_BS * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt()
-        return (chosen_NG[index_BS] * scale_BS.unsqueeze(-1) @ self.choice).view(*index_BS.shape, *self._shape)
+        return (choice_NG[index_BS] * scale_BS.unsqueeze(-1) @ self.choice).view(*index_BS.shape, *self._shape)
 
-    def shifts(self, chosen_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor, next_BR: Tensor) -> Tensor | None:
+    def shifts(self, choice_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor, next_BR: Tensor) -> Tensor | None:
         """By how much m_i changes if one of the items `next` is chosen, too, (B, R, D + 1, K); None if not at all."""
-        if self.choice is None or chosen_NG is None:
+        if self.choice is None or choice_NG is None:
             return None
-        sum_BG = (chosen_NG[index_BS] * mask_BS.unsqueeze(-1)).sum(dim=1)
+        sum_BG = (choice_NG[index_BS] * mask_BS.unsqueeze(-1)).sum(dim=1)
         count_B11 = mask_BS.sum(dim=1).view(-1, 1, 1) + FULL_WEIGHT
-        after_BRG = (sum_BG.unsqueeze(1) + nn.functional.embedding(next_BR, chosen_NG)) * (count_B11 + 1).rsqrt()
+        after_BRG = (sum_BG.unsqueeze(1) + nn.functional.embedding(next_BR, choice_NG)) * (count_B11 + 1).rsqrt()
         before_B1G = sum_BG.unsqueeze(1) * count_B11.rsqrt()
         return ((after_BRG - before_B1G) @ self.choice).view(*next_BR.shape, *self._shape)

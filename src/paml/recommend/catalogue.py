@@ -15,9 +15,7 @@ from torch import Tensor
 
 from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Kind, Schema
-from paml.data.vocabulary import Categories, Scaling
-from paml.episodes.features import Features
-from paml.episodes.hashing import key_table
+from paml.episodes.features import Features, FeatureTable, InputSpec
 from paml.errors import SettingsError, UnknownItem
 from paml.files import read_table, write_table
 from paml.recommend.familiarity import Familiarity, fit_familiarity
@@ -109,24 +107,10 @@ class Catalogue:
             rows = [exact, *(row for row in rows if row != exact)][:limit]
         return [self[row] for row in rows]
 
-    def features(
-        self, schema: Schema, vocabulary: Vocabulary, affinity_fields: Sequence[str]
-    ) -> tuple[Features, Tensor]:
+    def features(self, inputs: InputSpec, vocabulary: Vocabulary) -> tuple[Features, Tensor]:
         """The content of all items, encoded as in training, and their rows."""
-        codes, bags, numbers = {}, {}, {}
-        for field in schema.features("item"):
-            encoder, column = vocabulary.item[field.name], self._table[field.name]
-            if isinstance(encoder, Scaling):
-                numbers[field.name] = torch.from_numpy(encoder.encode(column).copy())
-            elif field.kind is Kind.MULTI:
-                assert isinstance(encoder, Categories)
-                offsets, flat = encoder.encode_lists(column)
-                bags[field.name] = torch.from_numpy(flat.copy()), torch.from_numpy(offsets[:-1].copy())
-            else:
-                codes[field.name] = torch.from_numpy(encoder.encode(column).copy())
-        keys = key_table(self._table.lazy(), schema.features("item"), affinity_fields)
-        known = None if keys is None else keys.rows(np.arange(len(self)))
-        return Features(len(self), codes, bags, numbers, known), torch.arange(len(self))
+        table = FeatureTable.encoded(self._table, inputs, vocabulary)
+        return table.rows(np.arange(len(self))), torch.arange(len(self))
 
     def _remedy(self, item: object) -> str:
         """The item whose title has the same words, or whose id begins alike; cheap, however long the text."""
@@ -146,8 +130,7 @@ class Catalogue:
 
 def write_catalogue(data: Dataset, path: Path, seed: int) -> None:
     """Store all columns of the data set's items, how many rows of training users each has, and who knows it."""
-    end = int(data.array("offsets")[data.manifest.splits["train"][1]])
-    count_I = np.bincount(data.array("item")[:end], minlength=data.manifest.items)
+    count_I = np.bincount(data.array("item")[: data.training_rows], minlength=data.manifest.items)
     known = fit_familiarity(data, np.random.default_rng([seed, 5]))
     columns = (
         pl.Series(COUNT, count_I),

@@ -23,9 +23,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from paml.engine.adapt import forward
-from paml.engine.heads import ClickHead, Head, ValueHead
-from paml.engine.solvers import ClosedForm, GradientSteps, prior_variance
-from paml.episodes.batches import RowBlock
+from paml.episodes.batches import QueryBlock
 from paml.methods.learner import Adapted, Learner
 from paml.recommend.familiarity import Familiarity
 
@@ -44,7 +42,7 @@ class Question:
 
 def best_question(
     adapted: Sequence[tuple[Learner, Adapted]],
-    block_of: Callable[[Tensor], RowBlock],
+    block_of: Callable[[Tensor], QueryBlock],
     familiarity: Familiarity,
     rated: np.ndarray,
     skipped: np.ndarray,
@@ -72,7 +70,7 @@ def best_question(
 
 
 @torch.no_grad()
-def gains(adapted: Sequence[tuple[Learner, Adapted]], block: RowBlock, chance_BR: Tensor) -> Tensor:
+def gains(adapted: Sequence[tuple[Learner, Adapted]], block: QueryBlock, chance_BR: Tensor) -> Tensor:
     """gain(q) of the block's items, (B, R), as a mean over members; the items are also those to be predicted."""
     weight_BR = chance_BR.sqrt()
     weight_BR = weight_BR / weight_BR.sum(dim=1, keepdim=True)
@@ -80,7 +78,7 @@ def gains(adapted: Sequence[tuple[Learner, Adapted]], block: RowBlock, chance_BR
     return chance_BR * torch.stack(parts).mean(dim=0)
 
 
-def _movement(learner: Learner, adapted: Adapted, block: RowBlock, weight_BR: Tensor) -> Tensor:
+def _movement(learner: Learner, adapted: Adapted, block: QueryBlock, weight_BR: Tensor) -> Tensor:
     """How far each item's answer is expected to move the predictions, squared, (B, R)."""
     support = adapted.embedded.batch.support
     known_BSF, bend_BS = _features(learner, adapted, support, support.y_BR)
@@ -91,12 +89,12 @@ def _movement(learner: Learner, adapted: Adapted, block: RowBlock, weight_BR: Te
     item_BRF, bend_BR = _features(learner, adapted, block, None)
     spread_BFF = covariance_BFF @ (item_BRF.mT * weight_BR.unsqueeze(1)) @ item_BRF @ covariance_BFF
     moved_BR = _quadratic(item_BRF, spread_BFF) / (_quadratic(item_BRF, covariance_BFF) + 1 / bend_BR)
-    shift_BRDK = _start_shifts(learner, adapted, block)
+    shift_BRDK = _prior_shifts(learner, adapted, block)
     if shift_BRDK is None:
         return moved_BR
     explained_BFS = covariance_BFF @ bent_BSF.mT
-    left_BRD = _start_inputs(adapted, block)
-    left_BRD = left_BRD - item_BRF @ (explained_BFS @ _start_inputs(adapted, support))
+    left_BRD = _prior_inputs(adapted, block)
+    left_BRD = left_BRD - item_BRF @ (explained_BFS @ _prior_inputs(adapted, support))
     spread_BDD = (left_BRD.mT * weight_BR.unsqueeze(1)) @ left_BRD
     return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.unbind(dim=-1))
 
@@ -106,7 +104,7 @@ def _quadratic(x_BRF: Tensor, matrix_BFF: Tensor) -> Tensor:
     return ((x_BRF @ matrix_BFF) * x_BRF).sum(dim=-1)
 
 
-def _features(learner: Learner, adapted: Adapted, block: RowBlock, y_BR: Tensor | None) -> tuple[Tensor, Tensor]:
+def _features(learner: Learner, adapted: Adapted, block: QueryBlock, y_BR: Tensor | None) -> tuple[Tensor, Tensor]:
     """The last layer's features, scaled so that the prior of their weights is N(0, 1), and the loss's curvature.
 
     Where no answer is known, the curvature is taken at the prediction.
@@ -115,52 +113,20 @@ def _features(learner: Learner, adapted: Adapted, block: RowBlock, y_BR: Tensor 
     out_BRK, inputs = forward(adapted.adaptation.layers, x)
     offset_BRK = adapted.embedded.offsets(x)
     out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
-    bend_BR = _curvature(learner.head, out_BRK, y_BR)
-    sd_B1D, level_B = _prior(learner, adapted, inputs[-1].shared_BC)
+    bend_BR = learner.head.row_curvature(out_BRK, y_BR)
+    mask_BS = adapted.embedded.batch.support.mask_BR
+    sd_B1D, level_B = learner.solver.prior_sd(adapted.rate, mask_BS, inputs[-1].shared_BC)
     scaled_BRD = inputs[-1].x_BRD * sd_B1D
     return torch.cat([scaled_BRD, level_B.view(-1, 1, 1).expand(*bend_BR.shape, 1)], dim=-1), bend_BR
 
 
-def _curvature(head: Head, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
-    """Second derivative of each row's loss, (B, R)."""
-    if isinstance(head, ValueHead):
-        return head.row_curvature(out_BRK, out_BRK[..., 0])  # the same for any answer
-    if isinstance(head, ClickHead):
-        return head.row_curvature(out_BRK, head.predict(out_BRK) if y_BR is None else y_BR)
-    return 1 - (out_BRK.softmax(dim=-1) ** 2).sum(dim=-1)  # the trace of a softmax's Hessian
-
-
-def _prior(learner: Learner, adapted: Adapted, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
-
-    T steps of rate alpha on a loss divided by n + c amount to a prior of variance T alpha / (n + c), to first order; n
-    is the next answer's.
-    """
-    inner, rate = learner.inner, adapted.rate
-    if isinstance(inner, ClosedForm):
-        assert isinstance(rate, Tensor)
-        sd_B = prior_variance(rate).sqrt()
-        return sd_B.view(-1, 1, 1), sd_B * inner.level
-    assert isinstance(inner, GradientSteps)
-    count_B = adapted.embedded.batch.support.mask_BR.sum(dim=1) + 1
-    count_B = count_B if inner.log_pseudo_count is None else count_B + inner.log_pseudo_count.exp()
-    steps_B = inner.steps / count_B
-    if isinstance(rate, Tensor):
-        sd_B = (steps_B * rate.clamp(min=0)).sqrt()
-        return sd_B.view(-1, 1, 1), sd_B * shared_BC.norm(dim=1)
-    rows_D, shared_C = rate[-1].rows_DK[:, -1].clamp(min=0), rate[-1].shared_CK[:, -1].clamp(min=0)
-    level_B = (steps_B * (shared_BC**2 @ shared_C)).sqrt()
-    return (steps_B.view(-1, 1, 1) * rows_D).sqrt(), level_B
-
-
-def _start_shifts(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor | None:
+def _prior_shifts(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor | None:
     """How the user's start would move if one more item were known, (B, R, D + 1, K)."""
-    embedded = adapted.embedded
-    support = embedded.batch.support
-    return learner.network.start.shifts(embedded.items.chosen_NG, support.index_BR, support.mask_BR, block.index_BR)
+    support, choice_NG = adapted.embedded.batch.support, adapted.embedded.items.choice_NG
+    return learner.network.user_prior.shifts(choice_NG, support.index_BR, support.mask_BR, block.index_BR)
 
 
-def _start_inputs(adapted: Adapted, block: RowBlock) -> Tensor:
+def _prior_inputs(adapted: Adapted, block: QueryBlock) -> Tensor:
     """What the start is multiplied with: item vectors without ties, and a one, (B, R, D + 1)."""
     embedded = adapted.embedded
     assert embedded.prior_BDK is not None

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paml.engine.adapt import Adaptation, Rate, forward
+from paml.engine.adapt import forward
 from paml.engine.heads import Head
-from paml.engine.layers import AnyInput, SharedLayer
-from paml.engine.solvers import prior_variance, solve
-from paml.episodes.batches import RowBlock
+from paml.engine.layers import SharedLayer
+from paml.episodes.batches import QueryBlock
 from paml.methods.learner import Adapted, Learner
 
 POINTS = 8  # on the way from the old to the new outputs, at which the head's slope is taken
@@ -43,7 +42,7 @@ class Reason:
     effect: float
 
 
-def effects(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor:
+def effects(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
     """What each support row of the one adapted user added to the predictions of the block's rows, (R, S)."""
     embedded = adapted.embedded
     x = learner.network.first_input(embedded, block)
@@ -53,48 +52,24 @@ def effects(learner: Learner, adapted: Adapted, block: RowBlock) -> Tensor:
     before_1RK, old_inputs = forward(old, x)
     support = embedded.batch.support
     zeros_SK = [weights.rows_DK.new_zeros(support.index_BR.shape[1], weights.rows_DK.shape[1]) for weights in theta]
-    effect_RSK = _pull(adapted.adaptation, adapted.rate, 0, x, zeros_SK[0])
+    effect_RSK = learner.solver.attribution(adapted.adaptation, adapted.rate, 0, x, zeros_SK[0])
     for k in range(1, len(layers)):
         old_RD, new_RD = (
             layer.forward(at)[0] for layer, at in ((old[k - 1], old_inputs[k - 1]), (layers[k - 1], inputs[k - 1]))
         )
         passed_RSD = effect_RSK * _secant_of_relu(old_RD, new_RD).unsqueeze(1)
-        pull_RSK = _pull(adapted.adaptation, adapted.rate, k, inputs[k], zeros_SK[k])
+        pull_RSK = learner.solver.attribution(adapted.adaptation, adapted.rate, k, inputs[k], zeros_SK[k])
         effect_RSK = passed_RSD @ theta[k].rows_DK + pull_RSK
     offset_1RK = embedded.offsets(x)
     if offset_1RK is not None:
         before_1RK, after_1RK = before_1RK + offset_1RK, after_1RK + offset_1RK
-    choice_1SDK = learner.network.start.by_row(embedded.items.chosen_NG, support.index_BR, support.mask_BR)
+    choice_1SDK = learner.network.user_prior.by_row(embedded.items.choice_NG, support.index_BR, support.mask_BR)
     if choice_1SDK is not None:
         item_RD = x.x_BRD[0][:, : choice_1SDK.shape[2] - 1]
         chosen_RSK = torch.einsum("rd,sdk->rsk", item_RD, choice_1SDK[0, :, :-1]) + choice_1SDK[0, :, -1]
         effect_RSK, before_1RK = effect_RSK + chosen_RSK, before_1RK - chosen_RSK.sum(dim=1)
     slope_RK = _secant_of_head(learner.head, before_1RK[0], after_1RK[0])
     return torch.einsum("rsk,rk->rs", effect_RSK, slope_RK)
-
-
-def _pull(adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
-    """x dW as one summand per support row, (R, S, K), dW being how far layer k was moved."""
-    x_RD, shared_C = x.x_BRD[0], x.shared_BC[0]
-    total_RSK = zero_SK.expand(len(x_RD), *zero_SK.shape)
-    if adaptation.solution is not None and k == len(adaptation.layers) - 1:
-        solution = adaptation.solution
-        feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
-        assert isinstance(rate, Tensor)
-        own_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
-        key_1FS = solve(solution.features_BSF, solution.curvature_BS, own_1SS, prior_variance(rate).view(-1, 1, 1))
-        last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
-        return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)  # outputs before the last are not moved
-    for step in adaptation.steps:
-        key, gradient_SK = step.inputs[k], step.gradients[k][0]
-        if isinstance(rate, Tensor):
-            product_RS = x_RD @ key.x_BRD[0].T + shared_C @ key.shared_BC[0]
-            total_RSK = total_RSK - rate * product_RS.unsqueeze(-1) * gradient_SK
-        else:
-            product_RSK = torch.einsum("rd,sd,dk->rsk", x_RD, key.x_BRD[0], rate[k].rows_DK)
-            shared_K = (shared_C * key.shared_BC[0]) @ rate[k].shared_CK
-            total_RSK = total_RSK - (product_RSK + shared_K) * gradient_SK
-    return total_RSK
 
 
 def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
+from paml.episodes import ragged
 
 MAX_USERS = 10_000  # a sample is enough, and memory does not grow with the data
 DIRECTIONS = 16
@@ -55,9 +56,8 @@ def fit_familiarity(data: Dataset, rng: np.random.Generator) -> Familiarity:
     user_U = first + np.sort(rng.permutation(end - first)[:MAX_USERS])
     offsets = data.array("offsets")
     count_U = np.asarray(offsets[user_U + 1] - offsets[user_U], dtype=np.int64)
-    start_U = np.cumsum(count_U) - count_U
-    row_N = np.arange(count_U.sum()) + np.repeat(offsets[user_U] - start_U, count_U)
-    pairs = np.repeat(np.arange(len(user_U)), count_U), data.array("item")[row_N]
+    row_N = ragged.positions(offsets[user_U], count_U)
+    pairs = ragged.owners(count_U), data.array("item")[row_N]
     x_UI = csr_array((np.ones(len(row_N)), pairs), shape=(len(user_U), data.manifest.items))
     x_UI.data[:] = 1.0  # an item met several times is as known as one met once
     share_I = x_UI.mean(axis=0)

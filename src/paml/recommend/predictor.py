@@ -1,7 +1,7 @@
 """A trained model in use: what is known of a new user in, an adapted user out, who predicts and ranks any items.
 
-All that does not depend on the user is computed once: every item's vector (ties.py: of ties, every value's) and its
-products with theta, per member.
+All that does not depend on the user is computed once, per member: every item's vector (of affinities, every value's)
+and its products with theta.
 Users are adapted by the learners' own `adapt`, the one of training and evaluation, any number in one call. Nothing is
 changed after loading, so threads may share a predictor and its users.
 
@@ -10,7 +10,6 @@ Legend: B users, I all items, R rows, S support rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,10 @@ from torch import Tensor
 
 from paml.data.dataset import Vocabulary
 from paml.data.schema import Schema, Target
-from paml.episodes.batches import RowBlock, TensorBatch
+from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.episodes.features import Features
 from paml.errors import SettingsError
 from paml.methods.learner import Adapted, Ensemble
-from paml.methods.rates import rate_per_user
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.elicitation import Question, best_question
 from paml.recommend.explain import Reason, effects
@@ -31,6 +29,7 @@ from paml.recommend.rate_profile import RateProfile, ReferenceUsers
 from paml.recommend.requests import Encoding, Group, NewUser, ProfileField, Rating, Values
 from paml.recommend.stacked import MAX_USERS, Member, Stack
 
+RATING_BYTES = 300  # of a rating as Python objects, about
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
 
 
@@ -59,7 +58,7 @@ class Predictor:
         self.catalogue, self.reference_users = catalogue, reference_users
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
-        self._features, self._item_I = catalogue.features(schema, vocabulary, ensemble.affinity_fields)
+        self._features, self._item_I = catalogue.features(ensemble.inputs, vocabulary)
         members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
         self._stack = Stack(members) if Stack.suits(members) else None
         self.members = members if self._stack is None else self._stack.members
@@ -96,28 +95,28 @@ class Predictor:
         batch = self.batch(new_users)
         stack = self._stack_for(len(new_users))
         adapted = [member.adapt(batch) for member in self.members] if stack is None else stack.adapt(batch)
-        rates = [rate_per_user(one.rate, len(new_users)) for one in adapted]
+        rates = [one.rate.per_user(len(new_users)) for one in adapted]
         rate_B = torch.stack(rates).mean(dim=0).tolist()
         score_BI = self.score_all(adapted) if score else None
-        users = []
-        for b, new_user in enumerate(new_users):
-            own = tuple(one.of(slice(b, b + 1)) for one in adapted)
-            user = User(self, new_user, own, rate_B[b], self.encoding.group(new_user.profile))
-            if score_BI is not None:
-                user.__dict__["_score_I"] = score_BI[b]  # what the cached property would compute
-            users.append(user)
-        return users
+        return [
+            User(
+                self,
+                new_user,
+                tuple(one.of(slice(b, b + 1)) for one in adapted),
+                rate_B[b],
+                self.encoding.group(new_user.profile),
+                None if score_BI is None else score_BI[b],
+            )
+            for b, new_user in enumerate(new_users)
+        ]
 
-    def batch(self, new_users: Sequence[NewUser]) -> TensorBatch:
+    def batch(self, new_users: Sequence[NewUser]) -> SupportBatch:
         """The new users as the engine takes them; rows point at all items of the catalogue."""
-        support = self.encoding.support(new_users)
-        return TensorBatch(
-            user_B=np.arange(len(new_users)),
+        return SupportBatch(
             users=self.encoding.users([new_user.profile for new_user in new_users]),
             items=self._features,
             item_N=self._item_I,
-            support=support,
-            query=support,
+            support=self.encoding.support(new_users),
         )
 
     @torch.inference_mode()
@@ -134,17 +133,16 @@ class Predictor:
     def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
         """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
         encoded = self.encoding.context([context or {}])
-        step = max(self._rows_at_once(adapted, self._chunk_width), self.members[0].table.shortest)
+        step = max(self._rows_at_once(adapted, self._chunk_width), self.members[0].table.smallest_chunk)
         chunks = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
         parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in chunks]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> RowBlock:
+    def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> QueryBlock:
         """Items to predict, the same for all users, in the same context."""
         index_BR = index_R.expand(users, -1)
         encoded = self.encoding.context([context or {}])
-        unknown = torch.empty(0)  # targets; and nothing is padding
-        return RowBlock(index_BR, unknown, unknown, encoded and _repeated(encoded, index_BR.numel()))
+        return QueryBlock(index_BR, encoded and encoded.repeated(index_BR.numel()))
 
     def _outputs_of_all(self, adapted: Sequence[Adapted], items: slice, context: Features | None) -> Tensor:
         """(M, B, R, K)"""
@@ -168,18 +166,25 @@ class Predictor:
         return self._stack if users <= MAX_USERS else None
 
 
-@dataclass(frozen=True)
 class User:
-    """A user the model has adapted to; made by a predictor."""
+    """A user the model has adapted to; made by a predictor, and never changed but for scores that are kept."""
 
-    predictor: Predictor
-    new_user: NewUser
-    adapted: tuple[Adapted, ...]
-    """The adapted model of each member."""
-    rate: float
-    """The learning rate this user got: the mean over members and, for rates per parameter, over parameters."""
-    group: Group | None
-    """Whether a major or a minor user; None if no profile is known."""
+    def __init__(
+        self,
+        predictor: Predictor,
+        new_user: NewUser,
+        adapted: tuple[Adapted, ...],
+        rate: float,
+        group: Group | None,
+        score_I: Tensor | None = None,
+    ) -> None:
+        """`adapted` is the adapted model of each member, `score_I` the predictions for all items, if they are known."""
+        self.predictor, self.new_user, self.adapted = predictor, new_user, adapted
+        self.rate = rate
+        """The learning rate this user got: the mean over members and, for rates per parameter, over parameters."""
+        self.group = group
+        """Whether a major or a minor user; None if no profile is known."""
+        self._score_I = score_I
 
     def predict(self, items: Sequence[str], context: Values | None = None) -> np.ndarray:
         """Predicted ratings, or click probabilities, of some items."""
@@ -187,9 +192,11 @@ class User:
 
     def scores(self, context: Values | None = None) -> np.ndarray:
         """Predictions for all items in the catalogue's order; without a context they are kept."""
-        if context is None:
-            return self._score_I.numpy()
-        return self.predictor.score_all(self.adapted, context)[0].numpy()
+        if context is not None:
+            return self.predictor.score_all(self.adapted, context)[0].numpy()
+        if self._score_I is None:
+            self._score_I = self.predictor.score_all(self.adapted)[0]
+        return self._score_I.numpy()
 
     def recommend(
         self,
@@ -261,15 +268,19 @@ class User:
         h_H = self.adapted[0].embedded.h_BH[0].numpy()
         return self.predictor.reference_users.rate_profile(self.rate, h_H)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept for this user alone, scores included; those of a batch count whole, as they are kept."""
+        tensors = [tensor for one in self.adapted for tensor in one.tensors()]
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        scores = 4 * len(self.predictor.catalogue)  # they are kept when asked for
+        return sum(storages.values()) + scores + RATING_BYTES * len(self.new_user.ratings)
+
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
         index_R = torch.from_numpy(row_R)
-        if context is None and "_score_I" in self.__dict__:
+        if context is None and self._score_I is not None:
             return self._score_I[index_R].numpy()
         return self.predictor.score(self.adapted, index_R, context)[0].numpy()
-
-    @cached_property
-    def _score_I(self) -> Tensor:
-        return self.predictor.score_all(self.adapted)[0]
 
 
 def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
@@ -289,17 +300,3 @@ def _best(score_R: np.ndarray, n: int) -> np.ndarray:
     else:
         kept = np.arange(len(score_R))
     return kept[np.argsort(-score_R[kept], kind="stable")[:n]]
-
-
-def _repeated(one: Features, rows: int) -> Features:
-    """The same fields for many rows."""
-
-    def bag(codes: Tensor) -> tuple[Tensor, Tensor]:
-        return codes.repeat(rows), torch.arange(rows) * len(codes)
-
-    return Features(
-        rows,
-        {name: code.expand(rows) for name, code in one.codes.items()},
-        {name: bag(codes) for name, (codes, _) in one.bags.items()},
-        {name: number.expand(rows) for name, number in one.numbers.items()},
-    )

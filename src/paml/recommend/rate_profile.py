@@ -11,12 +11,10 @@ import polars as pl
 import torch
 
 from paml.data.dataset import Dataset
-from paml.data.schema import Schema
 from paml.episodes.features import FeatureTable
 from paml.errors import FormatError
 from paml.files import read_table, write_table
 from paml.methods.learner import Ensemble
-from paml.methods.rates import rate_per_user
 
 MAX_USERS = 10_000
 USERS_AT_ONCE = 1024
@@ -80,17 +78,17 @@ class ReferenceUsers:
 
 
 @torch.no_grad()
-def write_reference_users(ensemble: Ensemble, data: Dataset, schema: Schema, path: Path, seed: int) -> None:
+def write_reference_users(ensemble: Ensemble, data: Dataset, path: Path, seed: int) -> None:
     """Store a random sample of the training users: group, rate (mean over members), first member's embedding."""
     first, end = data.manifest.splits["train"]
     row_P = first + np.random.default_rng([seed, 4]).permutation(end - first)[:MAX_USERS]
-    features = FeatureTable.of(data, "user", schema)
+    features = FeatureTable.of(data, "user", ensemble.inputs)
     device = next(ensemble.parameters()).device
     rates, embeddings = [], []
     for start in range(0, len(row_P), USERS_AT_ONCE):
         users = features.rows(row_P[start : start + USERS_AT_ONCE]).to(device)
         h_BH = [member.network.embed_users(users) for member in ensemble.members]
-        rate_B = [rate_per_user(m.rates(h), users.count) for m, h in zip(ensemble.members, h_BH, strict=True)]
+        rate_B = [m.rates(h).per_user(users.count) for m, h in zip(ensemble.members, h_BH, strict=True)]
         rates.append(torch.stack(rate_B).mean(dim=0).numpy(force=True))
         embeddings.append(h_BH[0].numpy(force=True))
     group = np.where(data.array("major")[row_P], "major", "minor")

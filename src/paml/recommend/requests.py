@@ -7,7 +7,7 @@ Legend: B new_users, S support rows.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field as dataclass_field
 from typing import Any, Literal
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Vocabulary
-from paml.data.schema import Field, Kind, Schema, Target
-from paml.data.vocabulary import FARTHEST, Categories, Encoder, Scaling
+from paml.data.schema import Kind, Schema, Target
+from paml.data.vocabulary import FieldEncoder, Scaling, as_number, texts_of
+from paml.episodes import ragged
 from paml.episodes.batches import RowBlock
 from paml.episodes.features import Features
 from paml.errors import InputError, UnknownField, shortened
@@ -58,9 +59,11 @@ class Encoding:
 
     def __init__(self, schema: Schema, vocabulary: Vocabulary, catalogue: Catalogue, major_above: int) -> None:
         self._target, self._catalogue, self._major_above = schema.target, catalogue, major_above
-        self._users = {field.name: _Column(field, vocabulary.user[field.name]) for field in schema.features("user")}
+        self._users = {
+            field.name: FieldEncoder(field, vocabulary.user[field.name]) for field in schema.features("user")
+        }
         self._context = {
-            field.name: _Column(field, vocabulary.context[field.name]) for field in schema.features("context")
+            field.name: FieldEncoder(field, vocabulary.context[field.name]) for field in schema.features("context")
         }
         # fields that were left out of training still say who is a major user
         self._common = {
@@ -68,7 +71,8 @@ class Encoding:
             for name, values in vocabulary.common.items()
         }
         self.fields = tuple(
-            ProfileField(column.field.name, column.field.kind, column.values) for column in self._users.values()
+            ProfileField(encoder.field.name, encoder.field.kind, encoder.known_values)
+            for encoder in self._users.values()
         )
 
     @property
@@ -115,7 +119,7 @@ class Encoding:
             elif any(rating.context for rating in new_user.ratings):
                 self.context([rating.context for rating in new_user.ratings])
         context = self.context(contexts) if self._context else None
-        return RowBlock(torch.from_numpy(index_BS), torch.from_numpy(y_BS), torch.from_numpy(mask_BS), context)
+        return RowBlock(torch.from_numpy(index_BS), context, torch.from_numpy(y_BS), torch.from_numpy(mask_BS))
 
     def _values(self, ratings: Sequence[Rating]) -> list[float]:
         """The ratings' values; each is looked at only if not all are plain numbers on the scale."""
@@ -129,7 +133,7 @@ class Encoding:
     def _checked(self, rating: Rating) -> float:
         """The rating's value, if it is one."""
         value, target = rating.value, self._target
-        number = _as_number(value)
+        number = as_number(value)
         right = number is not None and target.low <= number <= target.high
         if number is None or not right or (target.kind == "click" and number not in (0.0, 1.0)):
             what = f"item '{shortened(rating.item)}' has the rating {shortened(repr(value))}"
@@ -137,67 +141,21 @@ class Encoding:
         return number
 
 
-class _Column:
-    """One field: values to codes or numbers, without a table for each call."""
-
-    def __init__(self, field: Field, encoder: Encoder) -> None:
-        self.field = field
-        self.scaling = encoder if isinstance(encoder, Scaling) else None
-        self.values = encoder.values if isinstance(encoder, Categories) else ()
-        self._prefix = encoder.prefix if isinstance(encoder, Categories) else None
-        self._codes = {value: code for code, value in enumerate(self.values, start=1)}
-
-    def code(self, value: Any) -> int:
-        """The code of one value; 0 for blank and unknown ones."""
-        if value is None:
-            return 0
-        texts = _texts(value)
-        if not texts:
-            raise self._error(value, "text or a number")
-        return next((code for text in texts if (code := self._codes.get(text[: self._prefix]))), 0)
-
-    def codes(self, value: Any) -> list[int]:
-        """The codes of a list of values; one value is a list of one."""
-        if value is None:
-            return []
-        return [self.code(one) for one in (value if isinstance(value, list | tuple | set) else [value])]
-
-    def number(self, value: Any) -> float:
-        """The normalised number; 0, the mean, for blank ones and those outside the field's limits."""
-        assert self.scaling is not None
-        if value is None or value == "":
-            return 0.0
-        number = _as_number(value, text=True)
-        if number is None:
-            raise self._error(value, "a number")
-        low, high = self.field.minimum, self.field.maximum
-        if (low is not None and number < low) or (high is not None and number > high):
-            return 0.0
-        return min(max((number - self.scaling.mean) / self.scaling.deviation, -FARTHEST), FARTHEST)
-
-    def _error(self, value: Any, expected: str) -> InputError:
-        what = f"'{self.field.name}' is {shortened(repr(value))}"
-        return InputError(what, field=self.field.name, value=value, expected=expected)
-
-
-def _features(columns: Mapping[str, _Column], rows: Sequence[Values]) -> Features:
+def _features(encoders: Mapping[str, FieldEncoder], rows: Sequence[Values]) -> Features:
     codes: dict[str, Tensor] = {}
-    bags: dict[str, tuple[Tensor, Tensor]] = {}
+    lists: dict[str, tuple[Tensor, Tensor]] = {}
     numbers: dict[str, Tensor] = {}
-    for name, column in columns.items():
-        if column.field.kind is Kind.MULTI:
-            lists = [column.codes(row.get(name)) for row in rows]
-            starts = np.cumsum([0, *(len(one) for one in lists)])[:-1]
-            bags[name] = torch.tensor([code for one in lists for code in one], dtype=torch.int64), torch.tensor(starts)
-        elif column.scaling is not None:
-            numbers[name] = _column(column.number, name, rows, torch.float32)
+    for name, encoder in encoders.items():
+        values = [encoder.value(row.get(name)) for row in rows]
+        if encoder.field.kind is Kind.MULTI:
+            starts = ragged.starts(np.array([len(one) for one in values], dtype=np.int64))
+            flat = torch.tensor([code for one in values for code in one], dtype=torch.int64)
+            lists[name] = flat, torch.from_numpy(starts)
+        elif encoder.field.kind is Kind.NUMERIC:
+            numbers[name] = torch.tensor(values, dtype=torch.float32)
         else:
-            codes[name] = _column(column.code, name, rows, torch.int64)
-    return Features(len(rows), codes, bags, numbers)
-
-
-def _column(encode: Callable[[Any], float], name: str, rows: Sequence[Values], dtype: torch.dtype) -> Tensor:
-    return torch.tensor([encode(row.get(name)) for row in rows], dtype=dtype)
+            codes[name] = torch.tensor(values, dtype=torch.int64)
+    return Features(len(rows), codes, lists, numbers)
 
 
 def _check_names(given: Values, known: Iterable[str], what: str) -> None:
@@ -206,34 +164,10 @@ def _check_names(given: Values, known: Iterable[str], what: str) -> None:
             raise UnknownField(what, name, given[name], known)
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    """How a value may be written in the data: 25 and 25.0 as "25", too; nothing for what is no single value."""
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return ()
-    if isinstance(value, float) and value.is_integer():
-        return str(value), str(int(value))
-    return (str(value),)
-
-
-def _as_number(value: Any, *, text: bool = False) -> float | None:
-    """A finite number, or None; with `text`, also one that is written."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating | str):
-        return None
-    if isinstance(value, str) and not text:
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _is_common(value: Any, common: set[Any]) -> bool:
-    if value in common if isinstance(value, str) else any(text in common for text in _texts(value)):
+    if value in common if isinstance(value, str) else any(text in common for text in texts_of(value)):
         return True
-    return _as_number(value, text=True) in common
+    return as_number(value, text=True) in common
 
 
 def _refuse_twice(ratings: Sequence[Rating]) -> None:

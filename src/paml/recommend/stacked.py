@@ -11,23 +11,27 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
 
-from paml.engine.adapt import Adaptation
-from paml.engine.layers import AttendingLayer, ItemTable, Layer, PersonalLayer, SharedLayer
-from paml.episodes.batches import TensorBatch
+from paml.engine.adapt import Adaptation, RatePerUser
+from paml.engine.layers import ItemTable, Layer
+from paml.episodes.batches import SupportBatch
 from paml.episodes.features import Features
 from paml.methods.learner import Adapted, Learner
-from paml.methods.memory import MemoryRate
-from paml.methods.rates import rate_per_user
-from paml.network.affinity import AffinityTable
 from paml.network.items import ItemVectors
 from paml.network.network import Embedded
 
 Tensors = dict[str, Tensor]
+Parts = dict[str, Any]
+"""Tensors in lists and dictionaries: what `vmap` takes and gives."""
+
+Call = Callable[[Learner, ItemVectors, ItemTable, Parts], Parts]
 MIN_MEMBERS, MAX_USERS = 4, 2  # where stacking is faster than one by one: measured on two cores
 MAX_NUMBERS = 1 << 24  # in all members' item vectors, which are kept twice; with more, arithmetic counts anyway
 
@@ -44,11 +48,11 @@ class Member:
     @torch.no_grad()
     def of(cls, learner: Learner, features: Features, item_I: Tensor) -> "Member":
         """Every item's vector, and its products with theta."""
-        items, table = learner.network.embed_catalogue(features, item_I)
+        items, table = learner.network.items.catalogue(features, item_I)
         table.products(learner.network.decision.theta()[0].rows_DK)
         return cls(learner, items, table)
 
-    def adapt(self, batch: TensorBatch) -> Adapted:
+    def adapt(self, batch: SupportBatch) -> Adapted:
         """The learner adapted to a batch whose rows point at all items."""
         return self.learner.adapt(self.learner.network.embed(batch, (self.items, self.table)))
 
@@ -58,18 +62,16 @@ class Stack:
 
     @staticmethod
     def suits(members: Sequence[Member]) -> bool:
-        """Whether it helps, and can be done: a memory is searched, and ties are looked up, by other means."""
+        """Whether it helps, and can be done: a memory is searched, and affinities are looked up, by other means."""
         numbers = len(members) * members[0].items.vectors_ND.numel()
-        has_memory = isinstance(members[0].learner.rates, MemoryRate)
-        has_ties = isinstance(members[0].table, AffinityTable)
-        return len(members) >= MIN_MEMBERS and numbers <= MAX_NUMBERS and not has_memory and not has_ties
+        can_be_done = members[0].learner.rates.can_be_stacked and members[0].table.is_materialised
+        return len(members) >= MIN_MEMBERS and numbers <= MAX_NUMBERS and can_be_done
 
     @torch.no_grad()
     def __init__(self, members: Sequence[Member]) -> None:
-        """Items are stacked, too; `ensemble_size` then are views into them."""
-        states = [dict(member.learner.named_parameters()) for member in members]
-        used = [name for name in states[0] if not name.startswith("network.items.")]
-        self._weights_M = {f"learner.{name}": _stacked([state[name] for state in states]) for name in used}
+        """Items are stacked, too; the stack's own `members` are views into them."""
+        weights = [_weights(member.learner) for member in members]
+        self._weights_M = {name: _stacked([one[name] for one in weights]) for name in weights[0]}
         tables = [_tensors(member) for member in members]
         self._items_M = {name: _stacked([table[name] for table in tables]) for name in tables[0]}
         self._whole_M = self._items_M | {"vectors_ND": self._items_M["vectors_ND"].contiguous()}  # to be multiplied
@@ -80,41 +82,43 @@ class Stack:
         )
 
     @torch.inference_mode()
-    def adapt(self, batch: TensorBatch) -> list[Adapted]:
+    def adapt(self, batch: SupportBatch) -> list[Adapted]:
         """Each member adapted to a batch whose rows point at all items."""
+        kinds: tuple[type[Layer], ...] = ()
 
-        def parts(learner: Learner, items: ItemVectors, table: ItemTable, _: Tensors) -> Tensors:
-            return _parts(learner.adapt(learner.network.embed(batch, (items, table))))
+        def parts(learner: Learner, items: ItemVectors, table: ItemTable, _: Parts) -> Parts:
+            nonlocal kinds
+            adapted = learner.adapt(learner.network.embed(batch, (items, table)))
+            kinds = tuple(type(layer) for layer in adapted.adaptation.layers)
+            return _parts(adapted)
 
         part_M = self._for_each(parts, self._items_M, {})
         return [
-            _adapted(member, batch, {name: part[m] for name, part in part_M.items()})
-            for m, member in enumerate(self.members)
+            _adapted(member, batch, kinds, tree_map(itemgetter(m), part_M)) for m, member in enumerate(self.members)
         ]
 
     @torch.inference_mode()
     def outputs_of_all(self, adapted: Sequence[Adapted], rows: slice, context: Features | None) -> Tensor:
         """Outputs for a chunk of the items, in one context, (M, B, R, K)."""
         batch = adapted[0].embedded.batch
+        kinds = tuple(type(layer) for layer in adapted[0].adaptation.layers)
 
-        def outputs(learner: Learner, items: ItemVectors, table: ItemTable, parts: Tensors) -> Tensors:
-            one = _adapted(Member(learner, items, table), batch, parts)
+        def outputs(learner: Learner, items: ItemVectors, table: ItemTable, parts: Parts) -> Parts:
+            one = _adapted(Member(learner, items, table), batch, kinds, parts)
             return {"out_BRK": learner.outputs_of_all(one, rows, context)}
 
-        parts = [_parts(one) for one in adapted]
-        parts_M = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        return self._for_each(outputs, self._whole_M, parts_M)["out_BRK"]
+        parts_M = tree_map(lambda *parts: torch.stack(parts), *(_parts(one) for one in adapted))
+        out_MBRK: Tensor = self._for_each(outputs, self._whole_M, parts_M)["out_BRK"]
+        return out_MBRK
 
-    def _for_each(
-        self, call: Callable[[Learner, ItemVectors, ItemTable, Tensors], Tensors], items_M: Tensors, parts_M: Tensors
-    ) -> Tensors:
+    def _for_each(self, call: Call, items_M: Tensors, parts_M: Parts) -> Parts:
         """Run a call for all members at once; what it returns is stacked."""
 
-        def one(weights: Tensors, items: Tensors, parts: Tensors) -> Tensors:
-            found: Tensors = functional_call(self._skeleton(), weights, (call, items, parts), tie_weights=False)
+        def one(weights: Tensors, items: Tensors, parts: Parts) -> Parts:
+            found: Parts = functional_call(self._skeleton(), weights, (call, items, parts), tie_weights=False)
             return found
 
-        stacked: Tensors = vmap(one)(self._weights_M, items_M, parts_M)
+        stacked: Parts = vmap(one)(self._weights_M, items_M, parts_M)
         return stacked
 
     def _skeleton(self) -> "_Skeleton":
@@ -133,9 +137,7 @@ class _Skeleton(nn.Module):
         super().__init__()
         self.learner = learner
 
-    def forward(
-        self, call: Callable[[Learner, ItemVectors, ItemTable, Tensors], Tensors], items: Tensors, parts: Tensors
-    ) -> Tensors:
+    def forward(self, call: Call, items: Tensors, parts: Parts) -> Parts:
         return call(self.learner, *_items(self.learner, items), parts)
 
 
@@ -159,26 +161,29 @@ def _items(learner: Learner, tensors: Tensors) -> tuple[ItemVectors, ItemTable]:
     return items, ItemTable(items.vectors_ND, (learner.network.decision.theta()[0].rows_DK, products_IK))
 
 
-def _parts(adapted: Adapted) -> Tensors:
+def _weights(learner: Learner) -> Tensors:
+    """The parameters that adapting needs, as a skeleton names them; items' vectors are computed already."""
+    of_items = {id(parameter) for parameter in learner.network.items.parameters()}
+    named = _Skeleton(learner).named_parameters()
+    return {name: parameter for name, parameter in named if id(parameter) not in of_items}
+
+
+def _parts(adapted: Adapted) -> Parts:
     """What is a user's own, as far as outputs and the rate need it."""
     embedded = adapted.embedded
-    parts = {"h_BH": embedded.h_BH, "rate_B": rate_per_user(adapted.rate, len(embedded.h_BH))}
-    if embedded.prior_BDK is not None:
-        parts["prior_BDK"] = embedded.prior_BDK
-    for k, layer in enumerate(adapted.adaptation.layers):
-        parts |= {f"{k}.{field.name}": getattr(layer, field.name) for field in fields(layer) if field.name != "weights"}
-    return parts
+    prior = {} if embedded.prior_BDK is None else {"prior_BDK": embedded.prior_BDK}
+    return {
+        "h_BH": embedded.h_BH,
+        "rate_B": adapted.rate.per_user(len(embedded.h_BH)),
+        "layers": [layer.own() for layer in adapted.adaptation.layers],
+        **prior,
+    }
 
 
-def _adapted(member: Member, batch: TensorBatch, parts: Tensors) -> Adapted:
-    """The reverse."""
+def _adapted(member: Member, batch: SupportBatch, kinds: Sequence[type[Layer]], parts: Parts) -> Adapted:
+    """The reverse, for layers of these kinds."""
     theta = member.learner.network.decision.theta()
-    layers: list[Layer] = []
-    for k, weights in enumerate(theta):
-        own = {name.partition(".")[2]: part for name, part in parts.items() if name.startswith(f"{k}.")}
-        if "rows_BDK" in own:
-            layers.append(PersonalLayer(**own))
-        else:
-            layers.append(AttendingLayer(weights, **own) if own else SharedLayer(weights))
+    restored = zip(kinds, theta, parts["layers"], strict=True)
+    layers = tuple(kind.restored(weights, own) for kind, weights, own in restored)
     embedded = Embedded(batch, parts["h_BH"], member.items, member.table, parts.get("prior_BDK"))
-    return Adapted(embedded, parts["rate_B"], Adaptation(tuple(layers)))
+    return Adapted(embedded, RatePerUser(parts["rate_B"]), Adaptation(layers))

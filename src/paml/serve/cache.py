@@ -1,16 +1,9 @@
 """Adapted users, kept for the next request: bounded, and never stale because the store's version is part of the key."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, fields, is_dataclass
-
-from torch import Tensor
+from dataclasses import dataclass
 
 from paml.recommend.predictor import User
-
-SHARED = frozenset({"weights", "items", "table", "item_N"})
-"""Parts of an adapted user that belong to the model."""
-
-RATING_BYTES = 300  # of a rating as Python objects, about
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class UserCache:
         if old is not None and old.version > version:  # a slow request must not replace what a later one brought
             return
         self.drop(name)
-        size = size_of(user)
+        size = user.nbytes
         if size > self._most_bytes:
             return
         self._entries[name] = _Entry(version, user, size)
@@ -68,21 +61,3 @@ class UserCache:
         entry = self._entries.pop(name, None)
         if entry is not None:
             self.size -= entry.size
-
-
-def size_of(user: User) -> int:
-    """Bytes of the tensors that are kept for a user alone; those of a batch count whole, as they are kept whole."""
-    storages: dict[int, int] = {}
-    waiting: list[object] = [*user.adapted, *user.__dict__.values()]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Tensor):
-            storages[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
-        elif isinstance(part, tuple | list):
-            waiting += part
-        elif isinstance(part, dict):
-            waiting += part.values()
-        elif is_dataclass(part):
-            waiting += [getattr(part, field.name) for field in fields(part) if field.name not in SHARED]
-    scores = 0 if "_score_I" in user.__dict__ else 4 * len(user.predictor.catalogue)  # they are kept when asked for
-    return sum(storages.values()) + scores + RATING_BYTES * len(user.new_user.ratings)

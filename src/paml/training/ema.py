@@ -14,7 +14,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 SOON = 10  # steps in which the average forgets its start
 
 
-class Average:
+class WeightAverage:
     """average <- d average + (1 - d) weights after every step, with d = min(decay, (1 + t) / (SOON + t)) in step t."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:

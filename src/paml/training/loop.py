@@ -19,13 +19,12 @@ from torch import Tensor
 
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
-from paml.episodes.hashing import item_keys
 from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.evaluation.scoring import evaluate_ensemble, headline
 from paml.files import write_text
 from paml.methods.learner import Ensemble
-from paml.methods.memory import MemoryRate
+from paml.methods.objectives import ObjectiveSettings
 from paml.methods.registry import build_ensemble, find_method, fit_to_data
 from paml.network.build import DataShape
 from paml.progress import SILENT, Progress, Step
@@ -33,9 +32,9 @@ from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.allocator import keep_freed_memory
-from paml.training.ema import Average
+from paml.training.ema import WeightAverage
 from paml.training.optim import make_optimizer, set_rate
-from paml.training.recipe import Recipe, load_recipe, recipe_label
+from paml.training.recipe import OuterSettings, load_recipe, recipe_label
 from paml.training.run import Run, RunSettings, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
@@ -82,7 +81,11 @@ def train(
         data_path=str(data.path.resolve()),
         fingerprint=data.fingerprint,
         major_above=data.manifest.protocol.major_above,
-        **{("data_schema" if name == "schema" else name): value for name, value in vars(shape).items()},
+        data_schema=shape.schema,
+        vocabulary=shape.vocabulary,
+        items=shape.items,
+        known_items=shape.known_items,
+        training_mean=shape.training_mean,
     )
     try:
         trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
@@ -158,21 +161,19 @@ class _Trainer:
         tensorboard: str | Path | None,
     ) -> None:
         self._data, self._settings, self._folder = data, settings, folder
-        self._recipe: Recipe = settings.recipe
+        self._outer = settings.recipe.part(OuterSettings)
         self._metric = headline(data.schema.target.kind)
         rng = torch.Generator().manual_seed(settings.seed)
         self._ensemble: Ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, rng)
         fit_to_data(self._ensemble.members, data)
         self._ensemble.to(device)
-        self._objective = find_method(settings.method).objective(settings.recipe)
-        self._optimizer = make_optimizer(self._ensemble, settings.recipe)
-        self._average = Average(self._ensemble, settings.recipe.ema_decay)
+        self._objective = find_method(settings.method).objective(settings.recipe.part(ObjectiveSettings))
+        self._optimizer = make_optimizer(self._ensemble, self._outer)
+        self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
-        end, keys = int(self._tasks.offsets[-1]), item_keys(data, settings.recipe.affinity_fields)
-        self._loader = Loader(data, device, schema=settings.data_schema, end=end, keys=keys)
-        self._whole = Loader(data, device, keys=keys)  # reads any user's rows: for validation
+        self._loader = Loader(data, self._ensemble.inputs, device)
         # members see other episodes, else they would err alike: the same data in the same order leads to the same place
-        streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, settings.recipe.ensemble_size))]
+        streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, len(self._ensemble.members)))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]
         self._position = _Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
@@ -184,32 +185,32 @@ class _Trainer:
         """Train to the last epoch or until validation stops improving, then write the weights of the best epoch."""
         if self._state_file.exists():
             self._restore()
-        position, recipe = self._position, self._recipe
-        with progress.step(f"training {self._settings.method}", recipe.epochs * len(self._tasks)) as step:
+        position, outer = self._position, self._outer
+        with progress.step(f"training {self._settings.method}", outer.epochs * len(self._tasks)) as step:
             step.advance(position.epoch * len(self._tasks) + position.users_done)
-            while position.epoch < recipe.epochs and not self._has_stalled():
+            while position.epoch < outer.epochs and not self._has_stalled():
                 self._run_epoch(step)
                 if on_epoch is not None:
                     on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
         self._finish()
 
     def _run_epoch(self, step: Step) -> None:
-        position, recipe = self._position, self._recipe
+        position, outer = self._position, self._outer
         for rng, state in zip(self._rngs, position.generators, strict=True):
             rng.bit_generator.state = state
         for member in self._ensemble.members:
             member.rates.begin_epoch(position.epoch)
-        set_rate(self._optimizer, recipe, position.epoch)
-        share, random = recipe.support_share, recipe.random_support
+        set_rate(self._optimizer, outer, position.epoch)
+        share, random = outer.support_share, outer.random_support
         episodes = [
-            self._tasks.episodes(recipe.batch_size, rng, support_share=share, random_support=random)
+            self._tasks.episodes(outer.batch_size, rng, support_share=share, random_support=random)
             for rng in self._rngs
         ]
-        started, users_before = time.perf_counter(), position.users_done
+        started, users_before, end = time.perf_counter(), position.users_done, int(self._tasks.offsets[-1])
         for number, task_batches in enumerate(zip(*episodes, strict=True)):
             if number < position.batch:
                 continue  # done before the training was interrupted
-            position.loss_sum += self._outer_step([self._loader.load(batch) for batch in task_batches])
+            position.loss_sum += self._outer_step([self._loader.load(batch, end) for batch in task_batches])
             users = len(task_batches[0].user_B)
             position.users_done += users
             position.batch = number + 1
@@ -226,17 +227,19 @@ class _Trainer:
         """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
         self._optimizer.zero_grad()
         members = self._ensemble.members
-        loss_M = torch.stack([self._objective(member, batch) for member, batch in zip(members, batches, strict=True)])
+        found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
+        loss_M = torch.stack([loss.value for loss in found])
         values = loss_M.detach().numpy(force=True).astype(np.float64)
         if not np.isfinite(values).all():
             self._say_diverged(float(values.mean()), batches)
         loss_M.sum().backward()  # type: ignore[no-untyped-call]
-        for member in members if self._recipe.clip_norm else ():
-            torch.nn.utils.clip_grad_norm_(member.parameters(), self._recipe.clip_norm)
+        for member in members if self._outer.clip_norm else ():
+            torch.nn.utils.clip_grad_norm_(member.parameters(), self._outer.clip_norm)
         self._optimizer.step()
         self._average.follow()
-        for member in members:
-            member.rates.finish_step()
+        for member, loss in zip(members, found, strict=True):
+            if loss.memory is not None:
+                member.rates.finish_step(loss.memory, self._outer.outer_rate)
         return float(np.mean([value * len(batch.user_B) for value, batch in zip(values, batches, strict=True)]))
 
     def _say_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
@@ -254,7 +257,7 @@ class _Trainer:
         position = self._position
         metric = self._metric
         with self._average.in_place():
-            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._whole)
+            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
             value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
             is_best = value is None or position.best_value is None or value < position.best_value
             best = self._copy_of_weights() if is_best else self._best
@@ -295,16 +298,11 @@ class _Trainer:
             "best_validation": position.best_value,
             "seconds": sum(entry["seconds"] for entry in position.history),
         }
-        first = self._ensemble.members[0]
-        if isinstance(first.rates, MemoryRate):
-            summary["memory_nodes"] = int(first.rates.memory.count)
-            summary["memory_recall"] = self._recall(first.rates)
+        summary |= self._facts_of_rates()
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
         write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
         reference_users = self._folder / "reference_users.parquet"
-        write_reference_users(
-            self._ensemble, self._data, self._settings.data_schema, reference_users, self._settings.seed
-        )
+        write_reference_users(self._ensemble, self._data, reference_users, self._settings.seed)
         write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
         self._write_metrics()
         identity = {"identity": self._settings.identity()}
@@ -318,18 +316,18 @@ class _Trainer:
         write_text(self._folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
     @torch.no_grad()
-    def _recall(self, rates: MemoryRate) -> float | None:
-        """Recall of the memory's index on validation users."""
-        tasks = Tasks.of(self._data, "validation")
-        if not len(tasks) or not int(rates.memory.count):
-            return None
-        batch = self._whole.load(next(tasks.stored(256)))
-        return rates.recall(self._ensemble.members[0].network.embed_users(batch.users))
+    def _facts_of_rates(self) -> dict[str, Any]:
+        """What the first member's rate source tells of itself, on some validation users."""
+        tasks, member = Tasks.of(self._data, "validation"), self._ensemble.members[0]
+        if not len(tasks):
+            return member.rates.facts(torch.zeros(0, member.network.user.width))
+        batch = self._loader.load(next(tasks.stored(256)))
+        return member.rates.facts(member.network.embed_users(batch.users))
 
     def _has_stalled(self) -> bool:
         """Whether validation has not improved for `patience` epochs."""
         position = self._position
-        return bool(self._recipe.patience) and position.epoch - 1 - position.best_epoch >= self._recipe.patience
+        return bool(self._outer.patience) and position.epoch - 1 - position.best_epoch >= self._outer.patience
 
     def _best_note(self) -> str:
         best = self._position.best_value

@@ -11,86 +11,19 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from paml.errors import SettingsError, nearest
+from paml.methods.registry import LearnerSettings
 from paml.settings import Settings, build, read_toml
 
-
-def _parse_list(value: Any) -> Any:
-    """`"320,192"` -> two parts."""
-    return [part for part in value.split(",") if part] if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
-Sizes = Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_parse_list)]
 TABLES = ("method", "target", "source")
 
 
-class Recipe(Settings):
-    """Settings of a training run; the defaults are the paper's table of hyper-parameters (Tab. 9)."""
-
-    exclude_fields: Names = Field((), description="fields that are no inputs, such as item.year,user.zip")
-    embedding_size: int = Field(32, gt=0, description="size of each field's embedding")
-    network: Literal["fields", "factors"] = Field(
-        "fields", description="items as their fields side by side, or as one vector, the sum of own and fields' vectors"
-    )
-    multi_pooling: Literal["mean", "root"] = Field(
-        "mean", description="lists of values as a mean, or as a sum divided by the root of their number"
-    )
-    hidden: Sizes = Field((320, 192), description="sizes of the hidden decision layers, such as 320,192; may be none")
-    head: Literal["auto", "value", "classes", "click"] = Field(
-        "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
-    )
-    on_scale: bool = Field(False, description="press predicted ratings between the lowest and the highest")
-    embedding_scale: float = Field(1.0, gt=0, description="standard deviation of the initial embeddings")
-    field_scale: float = Field(
-        0.0, ge=0, description="the same of the fields' parts of sums (network=factors); 0: they say nothing at first"
-    )
-    item_embedding: int = Field(0, ge=0, description="size of an embedding of the item itself; 0 for none")
-    affinity_fields: Names = Field(
-        (),
-        description="item fields such as author: what a user's rating of one item says of others with the same value",
-    )
-    affinity_dim: int = Field(
-        64, gt=0, description="size of the random vectors that stand for the values of affinity_fields"
-    )
-    affinity_scale: float = Field(2.0, gt=0, description="how strong ties are at first; it is learned")
-    prior_from_profile: bool = Field(False, description="the profile says where a user starts (network=factors)")
-    prior_from_items: int = Field(
-        0, ge=0, description="size of vectors by which the choice of rated items says where a user starts; 0 for none"
-    )
-    item_bias: bool = Field(False, description="add a learned bias per item to the outputs")
-    start_at_mean: bool = Field(False, description="start the output bias at the training mean")
-
-    inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and Meta-SGD's start")
-    rate_scale: float = Field(
-        1e-3, gt=0, description="largest alpha'(h): personal rate of the paml methods, prior variance of ridge"
-    )
-    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps of ridge")
-    pseudo_count: float = Field(
-        0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"
-    )
-    first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
-    user_bias_discount: float = Field(
-        0.0, ge=0, lt=1, description="share of a user's squared mean error that the outer loss leaves out"
-    )
-    gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
-
-    memory_size: int = Field(10_000, gt=0, description="nodes of AT-PAML's memory")
-    neighbours: int = Field(20, gt=0, description="similar users looked up in training")
-    neighbours_inference: int = Field(5, gt=0, description="similar users looked up in evaluation and serving")
-    kernel_delta: float = Field(2.0, gt=0, description="delta of the Gaussian kernel exp(-delta |h - h'|^2)")
-    kernel_sigma: float = Field(1e-5, gt=0, description="sigma in the kernel weights' denominator")
-    warmup_epochs: int = Field(1, ge=0, description="epochs in which AT-PAML uses a fixed rate and fills the memory")
-    warmup_rate: float = Field(5e-4, ge=0, description="the fixed rate of the warm-up")
-    memory_stores: Literal["alpha", "own"] = Field(
-        "own", description="what a node keeps: only the own rate alpha'(h), or alpha (own rate plus neighbours')"
-    )
-    memory_index: Literal["exact", "kdtree", "hnsw"] = Field("exact", description="how neighbours are searched")
-    index_every: int = Field(50, gt=0, description="batches between rebuilds of a kdtree or hnsw index")
+class OuterSettings(Settings):
+    """The outer loop: passes, steps, episodes."""
 
     epochs: int = Field(20, ge=0, description="passes over the training users")
     batch_size: int = Field(32, gt=0, description="users per outer step")
@@ -100,9 +33,6 @@ class Recipe(Settings):
     )
     optimizer: Literal["adam", "adamw"] = Field("adam", description="outer optimiser")
     weight_decay: float = Field(0.0, ge=0, description="weight decay in the outer step, but of biases and rates")
-    ensemble_size: int = Field(
-        1, gt=0, description="networks that differ in their random start; predictions are their mean"
-    )
     ema_decay: float = Field(
         0.0, ge=0, lt=1, description="weights are averaged over outer steps with this decay; 0 for none"
     )
@@ -110,6 +40,13 @@ class Recipe(Settings):
     patience: int = Field(0, ge=0, description="stop after this many epochs without a better validation; 0 for never")
     random_support: bool = Field(False, description="train with a random share of support rows instead of a fixed one")
     support_share: float = Field(0.8, gt=0, lt=1, description="share of support rows in training episodes")
+
+
+class Recipe(OuterSettings, LearnerSettings):
+    """All settings of a training run; the defaults are the paper's table of hyper-parameters.
+
+    Each component has settings of its own, beside what they build; a recipe is all of them, flat.
+    """
 
 
 def recipe_names() -> list[str]:
