@@ -64,7 +64,7 @@ def _adapt_users(learner: Learner, batch: TensorBatch) -> list[Tensor]:
     """Query loss of each user: weights copied, gradients by autograd."""
     h_BH = learner.network.embed_users(batch.users)
     table_ND = learner.network.items(batch.items, batch.item_N).vectors_ND
-    rate_B = learner.rates(h_BH)
+    rate_B = learner.rates(h_BH).per_user(len(h_BH))
     theta = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
     losses = []
     for b in range(len(h_BH)):
@@ -75,7 +75,7 @@ def _adapt_users(learner: Learner, batch: TensorBatch) -> list[Tensor]:
             x = table_ND[block.index_BR[b, :rows]]
             x = torch.cat([x, h_BH[b].expand(rows, -1), x.new_ones(rows, 1)], dim=1)
             parts.append((x, block.y_BR[b, :rows]))
-        for _ in range(learner.inner.steps):
+        for _ in range(learner.solver.steps):
             loss = _user_loss(learner, weights, *parts[0])
             grads = torch.autograd.grad(loss, weights, create_graph=True)
             weights = [w - rate_B[b] * grad for w, grad in zip(weights, grads, strict=True)]
@@ -96,7 +96,7 @@ def copied_and_batched(learner: Learner, loader: Loader, tasks: TaskBatch) -> Te
         learner.network.embed_users(batch.users),
         learner.network.items(batch.items, batch.item_N).vectors_ND,
     )
-    rate_B = learner.rates(h_BH)
+    rate_B = learner.rates(h_BH).per_user(len(h_BH))
     theta = tuple(torch.cat(list(layer)) for layer in learner.network.decision.theta())
 
     def inputs(block_index: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def copied_and_batched(learner: Learner, loader: Loader, tasks: TaskBatch) -> Te
 
     def user(rate: Tensor, xs: Tensor, ys: Tensor, ms: Tensor, xq: Tensor, yq: Tensor, mq: Tensor) -> Tensor:
         weights = theta
-        for _ in range(learner.inner.steps):
+        for _ in range(learner.solver.steps):
             grads = torch.func.grad(loss)(weights, xs, ys, ms)
             weights = tuple(w - rate * grad for w, grad in zip(weights, grads, strict=True))
         return loss(weights, xq, yq, mq)
@@ -157,7 +157,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 def ours(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
     """PAML's objective as it is trained."""
-    return query_loss(learner, loader.load(tasks))
+    return query_loss(learner, loader.load(tasks)).value
 
 
 FORMS: dict[str, Form] = {
@@ -223,7 +223,7 @@ def measure(path: str, settings: dict[str, object]) -> Iterator[str]:
         usual, sharper = (total[other] / taken for other in ("one user at a time", "- embedded at once"))
         ratios = f"{usual:5.2f} times one user at a time, {sharper:5.2f} times embedded at once"
         yield f"  {name:<20} {users / taken:7.0f} users/s   {ratios}"
-    if setting.learner.inner.steps == 1:
+    if setting.learner.solver.steps == 1:
         useful = multiplications(setting.learner, [setting.loader.load(batch) for batch in setting.batches])
         rate = useful / sum(seconds["paml"].values())
         share = rate / flops_per_second

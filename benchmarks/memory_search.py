@@ -101,9 +101,11 @@ def step_cost() -> None:
                 for number, task_batch in enumerate(batches):
                     started = time.perf_counter()
                     optimizer.zero_grad()
-                    objective(learner, loader.load(task_batch)).backward()
+                    loss = objective(learner, loader.load(task_batch))
+                    loss.value.backward()
                     optimizer.step()
-                    learner.rates.finish_step()
+                    if loss.memory is not None:
+                        learner.rates.finish_step(loss.memory, recipe.outer_rate)
                     taken = time.perf_counter() - started
                     seconds[method][number] = min(taken, seconds[method].get(number, taken))
     plain, with_memory = (sum(seconds[method].values()) for method in ("paml", "at_paml"))

@@ -105,7 +105,7 @@ class Interview:
     def __init__(self, run: paml.Run, data: paml.Dataset, split: Split) -> None:
         self._predictor, self._tasks = run.predictor, Tasks.of(data, split)
         self._item, self._target = np.asarray(data.array("item")), np.asarray(data.array("target"))
-        self._users, self._items = FeatureTable.of(data, "user", run.settings.data_schema), data.manifest.items
+        self._users, self._items = FeatureTable.of(data, "user", run.ensemble.inputs), data.manifest.items
         end = int(data.array("offsets")[data.manifest.splits["train"][1]])
         count_I = np.bincount(self._item[:end], minlength=self._items).clip(1)
         first_I, second_I = (
@@ -167,14 +167,14 @@ class Interview:
 
     def _adapted(self, user_B: np.ndarray, support: Block) -> Pairs:
         block = self._rows(support)
-        batch = replace(self._template, user_B=user_B, users=self._users.rows(user_B), support=block, query=block)
+        batch = replace(self._template, users=self._users.rows(user_B), support=block)
         members = self._predictor.members
         return [(member.learner, member.adapt(batch)) for member in members]
 
     def _rows(self, block: Block) -> RowBlock:
         item_BL = torch.from_numpy(self._item[block.row_BL].astype(np.int64))
         return RowBlock(
-            item_BL, torch.from_numpy(self._target[block.row_BL]).float(), torch.from_numpy(block.mask_BL).float(), None
+            item_BL, None, torch.from_numpy(self._target[block.row_BL]).float(), torch.from_numpy(block.mask_BL).float()
         )
 
     @torch.no_grad()
