@@ -18,12 +18,19 @@ from difflib import get_close_matches
 
 
 class PamlError(Exception):
-    """Base of all errors that are the input's fault; the command line shows it as one line and exits with 1."""
+    """Base of all errors that are the input's fault; the command line shows it as one line and exits with 1.
 
-    def __init__(self, what: str, *, where: object = None, remedy: str | None = None) -> None:
+    `argument` names the argument of the library that the remedy is about (`out`, `path`, ...), so that the command line
+    can add its own option for it; the text itself names no options.
+    """
+
+    def __init__(
+        self, what: str, *, where: object = None, remedy: str | None = None, argument: str | None = None
+    ) -> None:
         self.what = what
         self.where = None if where is None else str(where)
         self.remedy = remedy
+        self.argument = argument
         super().__init__(what)
 
     def __str__(self) -> str:
