@@ -224,7 +224,7 @@ def test_names_that_are_not_ours_and_pages_of_others_are_refused(client: httpx.C
 
 def test_keys_and_a_graceful_end(trained: paml.Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'users.sqlite'}"
-    with pytest.raises(paml.PamlError, match="--new-key"):
+    with pytest.raises(paml.PamlError, match="make a key first"):
         serve(trained.path, Options(Address("0.0.0.0", 0), url))
     store = Store.open(url)
     old = store.add_key("old")
@@ -305,7 +305,7 @@ def test_a_port_in_use_and_wrong_runs_are_refused_in_a_sentence(trained: paml.Ru
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(paml.PamlError, match=rf"127\.0\.0\.1:{port}.*in use.*--port"):
+        with pytest.raises(paml.PamlError, match=rf"127\.0\.0\.1:{port}.*in use.*choose another port"):
             serve(trained.path, Options(Address(port=port)))
         second = Server(trained.path, tmp_path / "log", "--port", str(port))
         assert second.process.wait(60) == 1

@@ -151,7 +151,7 @@ def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Datas
 
 def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "paml", out=tmp_path / "run", settings=QUICK)
-    with pytest.raises(PamlError, match="already exists; continue it with --resume"):
+    with pytest.raises(PamlError, match="already exists; choose another folder, or resume"):
         paml.train(world, "paml", out=run.path, settings=QUICK)
     with pytest.raises(SettingsError, match="was begun with another recipe"):
         paml.train(world, "paml", out=run.path, resume=True, settings={**QUICK, "gamma": 0.5})
@@ -213,7 +213,7 @@ def test_foreign_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Pat
     with pytest.raises(FormatError, match="has format None"):
         paml.load(run.path)
     path.unlink()
-    with pytest.raises(FormatError, match="training has not finished; continue it with --resume"):
+    with pytest.raises(FormatError, match="training has not finished; resume the training"):
         paml.load(run.path)
     path.write_bytes(good)
     settings = run.path / "settings.json"
