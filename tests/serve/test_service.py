@@ -75,11 +75,11 @@ def test_answers_equal_the_librarys(client: httpx.Client, trained: paml.Run, cou
     assert (asked["item"], asked["title"]) == (question.item, question.title)
     assert asked["gain"] == pytest.approx(question.gain, rel=1e-3, abs=1e-6)
 
-    standing = client.get(f"{path}/rate-profile").json()
-    wanted_standing = user.rate_profile()
-    assert standing["percentile"] == pytest.approx(wanted_standing.percentile, abs=0.1)
-    assert standing["major"] == list(wanted_standing.major)
-    assert standing["similar"] == wanted_standing.similar
+    rates = client.get(f"{path}/rate-profile").json()
+    wanted = user.rate_profile()
+    assert rates["percentile"] == pytest.approx(wanted.percentile, abs=0.1)
+    assert rates["major"] == list(wanted.major)
+    assert rates["similar"] == wanted.similar
 
     unstored = client.post("/v1/recommend", json={"profile": profile, "ratings": ratings, "n": 5, "why": 2}).json()
     assert "user" not in unstored
