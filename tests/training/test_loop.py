@@ -105,9 +105,7 @@ def command(data: paml.Dataset, out: Path, *more: str) -> list[str]:
     settings = [
         f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in QUICK.items() if k != "epochs"
     ]
-    program = (
-        "import sys, paml; sys.modules['paml.training.loop'].CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
-    )
+    program = "from paml.training import loop; loop.CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
     arguments = ["train", str(data.path), "--method", "at_paml", "--out", str(out), "--threads", "1", *more]
     return [sys.executable, "-c", program, *arguments, *settings, "epochs=12", "index_every=5", "memory_index=kdtree"]
 
