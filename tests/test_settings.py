@@ -39,4 +39,6 @@ def test_assignments() -> None:
 
 def test_error_says_what_where_remedy() -> None:
     assert str(PamlError("is empty", where="a.csv", remedy="fill it")) == "a.csv: is empty; fill it"
+    named = PamlError("exists", remedy="choose another folder", argument="out")
+    assert (str(named), named.argument) == ("exists; choose another folder", "out")
     assert nearest("zzz", ["b", "a"]) == "known: a, b"

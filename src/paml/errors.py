@@ -18,12 +18,19 @@ from difflib import get_close_matches
 
 
 class PamlError(Exception):
-    """Base of all errors that are the input's fault; the command line shows it as one line and exits with 1."""
+    """Base of all errors that are the input's fault; the command line shows it as one line and exits with 1.
 
-    def __init__(self, what: str, *, where: object = None, remedy: str | None = None) -> None:
+    `argument` names the argument of the library that the remedy is about (`out`, `path`, ...), so that the command line
+    can add its own option for it; the text itself names no options.
+    """
+
+    def __init__(
+        self, what: str, *, where: object = None, remedy: str | None = None, argument: str | None = None
+    ) -> None:
         self.what = what
         self.where = None if where is None else str(where)
         self.remedy = remedy
+        self.argument = argument
         super().__init__(what)
 
     def __str__(self) -> str:
@@ -80,10 +87,10 @@ class UnknownUser(PamlError):  # noqa: N818
 class TooManyRatings(InputError):  # noqa: N818
     """More ratings of one user than the store keeps."""
 
-    def __init__(self, count: int, most: int) -> None:
-        what = f"{count} ratings of one user, at most {most} are kept"
+    def __init__(self, count: int, maximum: int) -> None:
+        what = f"{count} ratings of one user, at most {maximum} are kept"
         super().__init__(
-            what, field="ratings", value=count, expected=f"at most {most} of one user", remedy="remove some first"
+            what, field="ratings", value=count, expected=f"at most {maximum} of one user", remedy="remove some first"
         )
 
 
@@ -91,10 +98,10 @@ class StoreUnavailable(PamlError):  # noqa: N818
     """A database that is lost, locked or out of space; what was acknowledged stays, and the call may be repeated."""
 
 
-def shortened(value: object, most: int = 60) -> str:
+def shortened(value: object, max_length: int = 60) -> str:
     """A value for a message, however long it is."""
     text = str(value)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+    return text if len(text) <= max_length else f"{text[:max_length]}... ({len(text):,} characters)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

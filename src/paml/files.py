@@ -17,13 +17,16 @@ from paml.errors import FormatError, PamlError
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that appears at `path` only when the `with` block ends without an error."""
     if os.path.lexists(path):
-        raise PamlError("already exists", where=path, remedy="choose another --out, or remove it first")
+        raise PamlError(
+            "already exists", where=path, remedy="choose another folder, or remove it first", argument="out"
+        )
     made = [parent for parent in path.parents if not parent.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
     except OSError as error:
-        raise PamlError(f"cannot be written ({error.strerror})", where=path, remedy="choose another --out") from None
+        what = f"cannot be written ({error.strerror})"
+        raise PamlError(what, where=path, remedy="choose another folder", argument="out") from None
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())

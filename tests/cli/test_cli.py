@@ -79,7 +79,9 @@ def test_prepare_then_describe(tmp_path: Path) -> None:
     assert "major / minor users" in run("data", "describe", "D", cwd=tmp_path).stdout
     again = run("data", "prepare", "synthetic", "users=300", "--out", "D", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (1, "")
-    assert again.stderr.splitlines()[-1] == "error: D: already exists; choose another --out, or remove it first"
+    assert (
+        again.stderr.splitlines()[-1] == "error: D: already exists; choose another folder, or remove it first (--out)"
+    )
 
 
 def test_train_then_evaluate(tmp_path: Path, world: paml.Dataset) -> None:

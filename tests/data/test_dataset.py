@@ -117,7 +117,7 @@ def test_verify_accepts_what_was_written(world: Dataset) -> None:
 
 def test_an_existing_folder_is_left_alone(world: Dataset) -> None:
     before = world.manifest
-    with pytest.raises(PamlError, match="already exists; choose another --out, or remove it first"):
+    with pytest.raises(PamlError, match="already exists; choose another folder, or remove it first"):
         paml.prepare("synthetic", out=world.path, users=50)
     assert Dataset.open(world.path).manifest == before
 
@@ -138,5 +138,5 @@ def test_settings_that_leave_nothing(tmp_path: Path, settings: dict[str, object]
 
 
 def test_a_source_that_reads_nothing_refuses_a_path(tmp_path: Path) -> None:
-    with pytest.raises(PamlError, match="'synthetic' takes no --from; leave --from away"):
+    with pytest.raises(PamlError, match="'synthetic' takes no path; leave it out"):
         paml.prepare("synthetic", tmp_path, tmp_path / "out")

@@ -135,7 +135,7 @@ def test_off_scale_targets_of_any_source_are_refused(
         return sources.RawData(**{**vars(raw), "interactions": raw.interactions.with_columns(target=pl.lit(2.5))})
 
     monkeypatch.setitem(
-        sources.SOURCES, "tables", sources.Source("tables", "", module.TablesSettings, load, frozenset({"from"}))
+        sources.SOURCES, "tables", sources.Source("tables", "", module.TablesSettings, load, frozenset({"path"}))
     )
     with pytest.raises(DataError, match=r"ratings.csv: user '\d+', item '\d+': target 2.5 is off the scale"):
         paml.prepare("tables", tables, tmp_path / "out")

@@ -109,9 +109,7 @@ def test_results_and_report_are_written(done: Path) -> None:
 
 def test_a_second_call_reuses_everything(done: Path, world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (done / "results.json").read_text()
-    monkeypatch.setattr(
-        sys.modules["paml.experiments.compare"], "run_cell", lambda *_: pytest.fail("a finished cell was run again")
-    )
+    monkeypatch.setattr("paml.experiments.compare.run_cell", lambda *_: pytest.fail("a finished cell was run again"))
     quick_compare(world, done, variants=["reg_paml gamma=0.5"], group_by="age")
     assert (done / "results.json").read_text() == before
 

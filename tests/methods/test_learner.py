@@ -1,6 +1,5 @@
 """Ensembles, averaged weights, item factors and starts: identities."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -244,7 +243,7 @@ def test_members_have_episodes_of_their_own(
             member.load_state_dict(ensemble.members[0].state_dict())
         return ensemble
 
-    monkeypatch.setattr(sys.modules["paml.training.loop"], "build_ensemble", all_alike)
+    monkeypatch.setattr("paml.training.loop.build_ensemble", all_alike)
     run = paml.train(world, "ridge", out=tmp_path / "run", settings={"ensemble_size": 2, "epochs": 1})
     first, second = (torch.cat([p.flatten() for p in member.parameters()]) for member in run.ensemble.members)
     assert not torch.allclose(first, second)

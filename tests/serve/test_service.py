@@ -75,11 +75,11 @@ def test_answers_equal_the_librarys(client: httpx.Client, trained: paml.Run, cou
     assert (asked["item"], asked["title"]) == (question.item, question.title)
     assert asked["gain"] == pytest.approx(question.gain, rel=1e-3, abs=1e-6)
 
-    standing = client.get(f"{path}/rate-profile").json()
-    wanted_standing = user.rate_profile()
-    assert standing["percentile"] == pytest.approx(wanted_standing.percentile, abs=0.1)
-    assert standing["major"] == list(wanted_standing.major)
-    assert standing["similar"] == wanted_standing.similar
+    rates = client.get(f"{path}/rate-profile").json()
+    wanted = user.rate_profile()
+    assert rates["percentile"] == pytest.approx(wanted.percentile, abs=0.1)
+    assert rates["major"] == list(wanted.major)
+    assert rates["similar"] == wanted.similar
 
     unstored = client.post("/v1/recommend", json={"profile": profile, "ratings": ratings, "n": 5, "why": 2}).json()
     assert "user" not in unstored
@@ -224,7 +224,7 @@ def test_names_that_are_not_ours_and_pages_of_others_are_refused(client: httpx.C
 
 def test_keys_and_a_graceful_end(trained: paml.Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'users.sqlite'}"
-    with pytest.raises(paml.PamlError, match="--new-key"):
+    with pytest.raises(paml.PamlError, match="make a key first"):
         serve(trained.path, Options(Address("0.0.0.0", 0), url))
     store = Store.open(url)
     old = store.add_key("old")
@@ -305,7 +305,7 @@ def test_a_port_in_use_and_wrong_runs_are_refused_in_a_sentence(trained: paml.Ru
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(paml.PamlError, match=rf"127\.0\.0\.1:{port}.*in use.*--port"):
+        with pytest.raises(paml.PamlError, match=rf"127\.0\.0\.1:{port}.*in use.*choose another port"):
             serve(trained.path, Options(Address(port=port)))
         second = Server(trained.path, tmp_path / "log", "--port", str(port))
         assert second.process.wait(60) == 1

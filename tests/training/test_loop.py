@@ -105,9 +105,7 @@ def command(data: paml.Dataset, out: Path, *more: str) -> list[str]:
     settings = [
         f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in QUICK.items() if k != "epochs"
     ]
-    program = (
-        "import sys, paml; sys.modules['paml.training.loop'].CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
-    )
+    program = "from paml.training import loop; loop.CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
     arguments = ["train", str(data.path), "--method", "at_paml", "--out", str(out), "--threads", "1", *more]
     return [sys.executable, "-c", program, *arguments, *settings, "epochs=12", "index_every=5", "memory_index=kdtree"]
 
@@ -151,7 +149,7 @@ def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Datas
 
 def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "paml", out=tmp_path / "run", settings=QUICK)
-    with pytest.raises(PamlError, match="already exists; continue it with --resume"):
+    with pytest.raises(PamlError, match="already exists; choose another folder, or resume"):
         paml.train(world, "paml", out=run.path, settings=QUICK)
     with pytest.raises(SettingsError, match="was begun with another recipe"):
         paml.train(world, "paml", out=run.path, resume=True, settings={**QUICK, "gamma": 0.5})
@@ -213,7 +211,7 @@ def test_foreign_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Pat
     with pytest.raises(FormatError, match="has format None"):
         paml.load(run.path)
     path.unlink()
-    with pytest.raises(FormatError, match="training has not finished; continue it with --resume"):
+    with pytest.raises(FormatError, match="training has not finished; resume the training"):
         paml.load(run.path)
     path.write_bytes(good)
     settings = run.path / "settings.json"

@@ -1,17 +1,13 @@
 """The commands that use a trained run: parse, call, render."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from paml.cli.options import print_json
 from paml.cli.show import render_recommendations, standard_output
 from paml.errors import SettingsError, shortened
-from paml.recommend.predictor import as_answer
-from paml.recommend.requests import Rating
-from paml.settings import parse_assignments
-from paml.training.run import Run
 
 serve_app = typer.Typer()
 
@@ -19,7 +15,7 @@ RunArgument = Annotated[Path, typer.Argument(help="A run made by `paml train`.",
 
 
 @serve_app.command("recommend")
-def recommend(
+def recommend_command(
     path: RunArgument,
     profile: Annotated[
         list[str] | None,
@@ -31,26 +27,31 @@ def recommend(
     ] = None,
     context: Annotated[
         list[str] | None,
-        typer.Option("--context", help="Where the items will be met; repeatable.", metavar="FIELD=VALUE"),
+        typer.Option("--context", help="The context the items will be shown in; repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     number: Annotated[int, typer.Option("-n", help="How many items.", min=1)] = 10,
     why: Annotated[bool, typer.Option("--why", help="Add the ratings that moved each score most.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Recommend items to a new user by a profile and a few ratings."""
-    ratings = [_rating(text) for text in rate or ()]
+    from paml.recommend.predictor import as_answer
+    from paml.recommend.requests import Rating
+    from paml.settings import parse_assignments
+    from paml.training.run import Run
+
+    ratings = [Rating(*_rated(text)) for text in rate or ()]
     user = Run.load(path).adapt(parse_assignments(profile or []), ratings)
     where = parse_assignments(context or []) or None
     found = user.recommend(number, context=where)
     reasons = user.reasons([entry.item for entry in found], context=where) if why else [[] for _ in found]
     if as_json:
-        typer.echo(json.dumps(as_answer(user, found, reasons), ensure_ascii=False))
+        print_json(as_answer(user, found, reasons))
     else:
         render_recommendations(standard_output(), user, found, reasons)
 
 
-def _rating(text: str) -> Rating:
-    """`318=5`; an id may have an equals sign itself."""
+def _rated(text: str) -> tuple[str, float]:
+    """`318=5`: item and value; an id may have an equals sign itself."""
     item, sign, value = text.rpartition("=")
     try:
         number = float(value)
@@ -60,11 +61,11 @@ def _rating(text: str) -> Rating:
         raise SettingsError(
             f"--rate '{shortened(text)}' is not a rating", remedy="write it as ITEM=SCORE, such as 318=5"
         )
-    return Rating(item, number)
+    return item, number
 
 
 @serve_app.command("serve")
-def serve(
+def serve_command(
     path: RunArgument,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a key.")
@@ -102,7 +103,7 @@ def serve(
     """Serve a trained run over HTTP: users and their ratings in a store, recommendations out, and a page to try it."""
     try:
         from paml.serve.limits import Limits
-        from paml.serve.server import Address, Options, open_store, serve as serve_run
+        from paml.serve.server import Address, Options, open_store, serve
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error.name} is not installed", remedy="pip install 'paml[serve]'") from None
     if new_key is not None or revoke_key is not None or list_keys:
@@ -118,4 +119,4 @@ def serve(
             opened.close()
         return
     address = Address(host, port, tuple(name or ()))
-    serve_run(path, Options(address, store, Limits(per_second=rate), batch, threads, log_level))
+    serve(path, Options(address, store, Limits(per_second=rate), batch, threads, log_level))

@@ -1,23 +1,23 @@
 """What commands show on a terminal: tables of settings, rules, descriptions, evaluations and comparisons."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paml.analysis.verdict import costs
-from paml.data.dataset import Dataset, RuleRecord
-from paml.recommend.explain import Reason
-from paml.recommend.predictor import Recommendation, User
-from paml.report.render import Form, render
-from paml.report.tables import all_tables
-from paml.settings import Settings
-from paml.training.recipe import recipe_label
-from paml.training.run import Run
+if TYPE_CHECKING:
+    from paml.data.dataset import Dataset, RuleRecord
+    from paml.recommend.explain import Reason
+    from paml.recommend.predictor import Recommendation, User
+    from paml.report.render import Form
+    from paml.settings import Settings
+    from paml.training.run import Run
 
 
 def standard_output() -> Console:
@@ -27,6 +27,10 @@ def standard_output() -> Console:
 
 def render_comparison(console: Console, results: dict[str, Any], form: Form, only: set[str] | None = None) -> None:
     """The verdict in sentences, then the tables."""
+    from paml.analysis.verdict import costs
+    from paml.report.render import render
+    from paml.report.tables import all_tables
+
     for sentence in [*results["verdict"], *costs(results)]:
         console.print(sentence, markup=False)
     console.print()
@@ -38,6 +42,8 @@ def render_comparison(console: Console, results: dict[str, Any], form: Form, onl
 
 def render_training(console: Console, run: Run) -> None:
     """How a training ended."""
+    from paml.training.recipe import recipe_label
+
     settings = run.settings
     title = f"{settings.method}, recipe {recipe_label(settings.recipe_name)}, seed {settings.seed}"
     table = Table(title=title, title_justify="left", show_header=False)
@@ -164,7 +170,10 @@ def render_description(console: Console, facts: dict[str, Any]) -> None:
     )
     paper = facts["paper"] or {}
     sizes.add_row("users", _beside(f"{facts['users']:,}", paper.get("users"), ",d"))
-    sizes.add_row("items", _beside(f"{facts['items']:,} ({facts['items_interacted']:,} met)", paper.get("items"), ",d"))
+    sizes.add_row(
+        "items",
+        _beside(f"{facts['items']:,} ({facts['items_interacted']:,} with interactions)", paper.get("items"), ",d"),
+    )
     sizes.add_row("interactions", f"{facts['interactions']:,}")
     sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
     groups = " / ".join(f"{share:.1%}" for share in facts["groups"].values())

@@ -35,8 +35,8 @@ DEFAULT_FOLDER = Path("paml-data")
 
 
 def prepare(
-    name: str,
-    source: str | Path | None = None,
+    source: str,
+    path: str | Path | None = None,
     out: str | Path | None = None,
     *,
     extra: str | Path | None = None,
@@ -46,27 +46,28 @@ def prepare(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Dataset:
-    """Read the source called `name` (its input at `source`) and write a prepared data set to `out`.
+    """Read a source (`paml data list` names them), whose input lies at `path`, and write a prepared data set to `out`.
 
-    Without `source`, an official archive is fetched, where there is one; `extra` and `schema` are further inputs that
+    Without `path`, an official archive is fetched, where there is one; `extra` and `schema` are further inputs that
     some sources take (`ml-1m`, `tables`). Settings of the source and of the protocol are given by name, or as a
     mapping. The folder appears whole or not at all.
 
     >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
     """
-    kind = find_source(name)
+    kind = find_source(source)
     source_settings, protocol = build_all([kind.settings, Protocol], {**(settings or {}), **more})
     assert isinstance(protocol, Protocol)
-    inputs = {"from": source, "extra": extra, "schema": schema}
-    paths = {option: _input(kind, option, path) for option, path in inputs.items()}
-    if not paths["from"] and not paths["schema"] and kind.takes and kind.archive is None:
-        raise SettingsError(f"the source '{name}' needs a folder or archive", remedy="give it with --from PATH")
-    target = Path(out) if out is not None else DEFAULT_FOLDER / name
+    inputs = {"path": path, "extra": extra, "schema": schema}
+    paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
+    if not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:
+        what = f"the source '{source}' needs a folder or archive"
+        raise SettingsError(what, remedy="give the path of one", argument="path")
+    target = Path(out) if out is not None else DEFAULT_FOLDER / source
     with new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix="work") as work:
-        if paths["from"] is None and kind.archive is not None:
-            paths["from"] = fetch(kind.archive, progress)
+        if paths["path"] is None and kind.archive is not None:
+            paths["path"] = fetch(kind.archive, progress)
         request = LoadRequest(
-            paths["from"],
+            paths["path"],
             source_settings,
             Path(work),
             extra=paths["extra"],
@@ -76,7 +77,7 @@ def prepare(
         )
         raw = kind.load(request)
         record = SourceRecord(
-            name=name,
+            name=source,
             settings=source_settings.model_dump(mode="json"),
             checksum=raw.checksum,
             bad_lines=raw.bad_lines,
@@ -87,15 +88,15 @@ def prepare(
     return Dataset.open(target)
 
 
-def _input(kind: Source, option: str, path: str | Path | None) -> Path | None:
+def _input(kind: Source, argument: str, given: str | Path | None) -> Path | None:
     """An input that was given, if the source takes it and it exists."""
-    if path is None:
+    if given is None:
         return None
-    if option not in kind.takes:
-        raise SettingsError(f"the source '{kind.name}' takes no --{option}", remedy=f"leave --{option} away")
-    if not Path(path).exists():
-        raise DataError("no such file or folder", where=path, remedy=f"check the path given with --{option}")
-    return Path(path)
+    if argument not in kind.takes:
+        raise SettingsError(f"the source '{kind.name}' takes no {argument}", remedy="leave it out", argument=argument)
+    if not Path(given).exists():
+        raise DataError("no such file or folder", where=given, remedy="check its name", argument=argument)
+    return Path(given)
 
 
 def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Chosen:

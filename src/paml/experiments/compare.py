@@ -170,12 +170,13 @@ def _open_folder(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
         found = read_plan(folder)
         if found.get("created_by") != plan["created_by"]:
             begun = found.get("created_by", "an unknown version")
-            remedy = "choose another --out, or continue with that version"
-            raise SettingsError(
-                f"was begun with {begun}, and this is {plan['created_by']}", where=folder, remedy=remedy
-            )
+            remedy = "choose another folder, or continue with that version"
+            what = f"was begun with {begun}, and this is {plan['created_by']}"
+            raise SettingsError(what, where=folder, remedy=remedy, argument="out")
         if found["data"]["fingerprint"] != plan["data"]["fingerprint"]:
-            raise SettingsError("was begun with another data set", where=folder, remedy="choose another --out")
+            raise SettingsError(
+                "was begun with another data set", where=folder, remedy="choose another folder", argument="out"
+            )
         for name, what in (
             ("recipe", "another recipe"),
             ("recipe_digest", "a recipe of the same name but other content"),
@@ -183,13 +184,17 @@ def _open_folder(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             ("same_split", "other splits"),
         ):
             if found.get(name) != plan[name]:
-                raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another --out")
+                raise SettingsError(
+                    f"was begun with {what}", where=folder, remedy="choose another folder", argument="out"
+                )
         for name in ("baselines", "methods", "seeds"):
             plan[name] = [*found[name], *(value for value in plan[name] if value not in found[name])]
         plan["variants"] = {**found["variants"], **plan["variants"]}
         plan["group_by"] = plan["group_by"] or found["group_by"]
     elif folder.exists() and any(folder.iterdir()):
-        raise SettingsError("is no comparison, and not empty", where=folder, remedy="choose another --out")
+        raise SettingsError(
+            "is no comparison, and not empty", where=folder, remedy="choose another folder", argument="out"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "plan.json", json.dumps(plan, indent=1) + "\n")
     return plan

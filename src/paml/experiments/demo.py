@@ -33,8 +33,8 @@ def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
     data = Dataset.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
     expected = SyntheticSettings().model_dump(mode="json")
     if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
-        remedy = "choose another --out, or remove it"
-        raise FormatError("holds another data set than the demonstration's", where=folder, remedy=remedy)
+        what, remedy = "holds another data set than the demonstration's", "choose another folder, or remove it"
+        raise FormatError(what, where=folder, remedy=remedy, argument="out")
     folder = out / "comparison"
     results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
     left_out = [name for name, baseline in baselines_for("rating").items() if not baseline.is_installed()]

@@ -20,7 +20,7 @@ from paml.recommend.requests import NewUser
 from paml.serve.problems import unavailable
 
 T = TypeVar("T")
-MOST = 32
+MAX_BATCH = 32
 WAIT = 0.0015
 MAX_ROWS = 16_384  # of a batch's support set, padding included: 32 users of 512 ratings
 PAUSE = 0.0003  # between looks at whether those who are under way have come
@@ -42,7 +42,7 @@ Outcome = tuple[_Job, User | None, Any]
 
 
 class Batcher:
-    """Runs all work on the model in one thread, users to adapt in batches of at most `most`; of one event loop.
+    """Runs all work on the model in one thread, users to adapt in batches of at most `max_users`; of one event loop.
 
     `adapt_many` adapts new users and, if told so, scores all items for them.
     """
@@ -50,11 +50,11 @@ class Batcher:
     def __init__(
         self,
         adapt_many: Callable[[Sequence[NewUser], bool], Sequence[User]],
-        most: int = MOST,
+        max_users: int = MAX_BATCH,
         wait: float = WAIT,
         observe: Callable[[int], object] = lambda size: None,
     ) -> None:
-        self._adapt_many, self._most, self._wait, self._observe = adapt_many, most, wait, observe
+        self._adapt_many, self._max_users, self._wait, self._observe = adapt_many, max_users, wait, observe
         self._queue: queue.SimpleQueue[tuple[list[_Job], asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
         # The event loop's alone:
         self._pending: list[_Job] = []
@@ -111,14 +111,14 @@ class Batcher:
 
         def look(seen: int) -> None:
             count = len(self._pending)
-            if count < self._most and time.monotonic() < until:
+            if count < self._max_users and time.monotonic() < until:
                 if count > seen:  # let everything have its turn that is ready to run
                     loop.call_soon(look, count)
                     return
                 if self._coming:
                     loop.call_later(PAUSE, look, count)
                     return
-            jobs, self._pending = self._pending[: self._most], self._pending[self._most :]
+            jobs, self._pending = self._pending[: self._max_users], self._pending[self._max_users :]
             self._queue.put((jobs, loop))
 
         look(0)

@@ -5,6 +5,7 @@ Routes render answers themselves (`JSONResponse`), so that they are not checked 
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -14,7 +15,6 @@ from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BeforeValidator
 from starlette.exceptions import HTTPException
 
-import paml
 from paml.errors import PamlError, UnknownUser
 from paml.recommend.predictor import User
 from paml.recommend.requests import NewUser
@@ -81,7 +81,7 @@ def create_app(run: Run, service: Service) -> FastAPI:
     app = FastAPI(
         title="paml",
         summary="A new user rates three things and the answer changes.",
-        version=paml.__version__,
+        version=version("paml"),
         docs_url=None,  # FastAPI's pages load their scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
@@ -217,8 +217,8 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="A user's learning rate among all users'",
     )
     async def get_rate_profile(user_id: Name) -> Response:
-        standing, group = await service.of_stored(user_id, lambda user: (user.rate_profile(), user.group))
-        return JSONResponse({**vars(standing), "group": group})
+        rate_profile, group = await service.of_stored(user_id, lambda user: (user.rate_profile(), user.group))
+        return JSONResponse({**vars(rate_profile), "group": group})
 
     @app.post(
         "/v1/recommend",

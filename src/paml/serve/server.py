@@ -89,7 +89,8 @@ def create_guarded(run: Run, service: Service, options: Options) -> Guard:
     if not address.is_loopback and not with_key:
         raise SettingsError(
             f"{address.host} can be reached from elsewhere, and the store has no key to ask for",
-            remedy="create one with: paml serve RUN --new-key NAME",
+            remedy="make a key first",
+            argument="new_key",
         )
     names = {*LOOPBACK, address.host.lower(), *(name.lower() for name in address.names)}
     return Guard(
@@ -113,9 +114,8 @@ def bind(address: Address) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise PamlError(
-            f"cannot listen there ({reason})", where=address.url, remedy="choose another --port or --host"
-        ) from None
+        what, remedy = f"cannot listen there ({reason})", "choose another port or host"
+        raise PamlError(what, where=address.url, remedy=remedy, argument="port") from None
     return listening
 
 

@@ -29,7 +29,7 @@ class Service:
         self._cache = UserCache()
         self._forgotten = 0  # deletions so far
         self._threads = ThreadPoolExecutor(STORE_THREADS, "paml-store")
-        self._batcher = Batcher(self._adapt, most=batch, observe=self.metrics.batch.observe)
+        self._batcher = Batcher(self._adapt, max_users=batch, observe=self.metrics.batch.observe)
 
     async def stored(self, call: Callable[[Store], T]) -> T:
         """The answer of the store."""

@@ -106,13 +106,13 @@ def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PamlError(
-                f"cannot be written ({error.strerror})", where=folder, remedy="choose another --out"
-            ) from None
+            what = f"cannot be written ({error.strerror})"
+            raise PamlError(what, where=folder, remedy="choose another folder", argument="out") from None
         write_settings(folder, wanted)
         return
     if not resume:
-        raise PamlError("already exists", where=folder, remedy="continue it with --resume, or choose another --out")
+        remedy = "choose another folder, or resume the training in it"
+        raise PamlError("already exists", where=folder, remedy=remedy, argument="resume")
     found = read_settings(folder)
     for name in ("fingerprint", "method", "seed", "recipe"):
         if getattr(found, name) != getattr(wanted, name):

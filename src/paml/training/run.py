@@ -88,7 +88,7 @@ class Run:
         settings = read_settings(path)
         weights = path / PARTS[0]
         if not weights.exists():
-            raise FormatError("training has not finished", where=path, remedy="continue it with --resume")
+            raise FormatError("training has not finished", where=path, remedy="resume the training")
         for name in PARTS:
             if not (path / name).exists():
                 raise FormatError(f"is incomplete: '{name}' is missing", where=path, remedy="train again")

@@ -241,7 +241,7 @@ def test_a_quoted_file_with_a_broken_line(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", '"user","item","rating","shop"', [*rows, ('"1"', '"2"', '"3"', '"open')])
     guessed, data, text = round_trip(tmp_path, log, skip_bad_lines=True)
     assert "quote" not in guessed["interactions"]
-    assert "# lines that cannot be cut into fields: 1; prepare with --skip-bad-lines" in text
+    assert "# lines that cannot be cut into fields: 1; skip them when you prepare" in text
     assert data.manifest.source.bad_lines == 1  # though interactions and items are both read from the file
 
 
@@ -348,7 +348,7 @@ def test_command_line(tables: Path, tmp_path: Path) -> None:
     assert written.stdout.endswith(f"paml data prepare tables --schema {out}\n")
     assert out.read_text() == shown.stdout
     again = runner.invoke(app, ["data", "inspect", *names, "--out", str(out)])
-    assert str(again.exception) == f"{out}: already exists; choose another --out, or remove it first"
+    assert str(again.exception) == f"{out}: already exists; choose another file, or remove it first"
     lost = write(tmp_path / "log.csv", "user,item,word", [(*row[:2], "good") for row in log_rows()])
     gap = runner.invoke(app, ["data", "inspect", str(lost)])
     assert (gap.exit_code, gap.stderr.startswith("warning: target: no column")) == (0, True)

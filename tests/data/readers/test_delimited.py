@@ -83,7 +83,7 @@ def test_other_encodings(tmp_path: Path) -> None:
 )
 def test_bad_lines_are_named_or_skipped(tmp_path: Path, line: str, problem: str) -> None:
     text = f"u,r,t\na,5,x|y\n{line}\nb,1.5,\n"
-    with pytest.raises(DataError, match=f"log.csv line 3: {problem}.*--skip-bad-lines"):
+    with pytest.raises(DataError, match=f"log.csv line 3: {problem}.*skip bad lines"):
         read(tmp_path, text)
     frame, bad = read(tmp_path, text, skip_bad_lines=True)
     assert (frame.rows(), bad) == (ROWS, 1)

@@ -268,7 +268,7 @@ def test_a_page_in_place_of_the_file_is_refused_and_costs_no_part(site: Site, tm
 
 def test_a_wrong_file_in_the_cache_is_named_and_stays(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
-    remedy = "remove it, or give the right file with --from PATH"
+    remedy = "remove it, or give the right file"
     path.write_bytes(b"mine")
     with pytest.raises(DataError, match=f"{path}: has 4 bytes where 1,000,000 are expected; {remedy}"):
         fetch(site.archive(), home=tmp_path)
@@ -281,7 +281,7 @@ def test_a_wrong_file_in_the_cache_is_named_and_stays(site: Site, tmp_path: Path
 
 def test_an_error_of_the_server_names_the_way_by_hand(site: Site, tmp_path: Path) -> None:
     site.refusals = [404]
-    by_hand = f"download {site.url} by hand (see https://example.org/a) and give the file with --from PATH"
+    by_hand = f"download {site.url} by hand (see https://example.org/a) and give the file"
     with pytest.raises(DataError) as caught:
         fetch(site.archive(), home=tmp_path)
     assert str(caught.value) == f"a.zip: cannot be downloaded (the server says 404 Not Found); {by_hand}"
@@ -304,7 +304,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/a.zip"
     with pytest.raises(
-        DataError, match=rf"cannot be downloaded \(Connection refused\); download {url} by hand .*--from"
+        DataError, match=rf"cannot be downloaded \(Connection refused\); download {url} by hand .* give the file"
     ):
         fetch(Archive("a.zip", url, None, None, "https://example.org"), home=tmp_path, patience=HASTE)
 

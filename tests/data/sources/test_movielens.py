@@ -114,7 +114,7 @@ def test_another_archive_than_expected(ml_1m: Path, tmp_path: Path) -> None:
     (tmp_path / "ratings.csv.gz").write_bytes(b"\x1f\x8b\x08\x00")
     with pytest.raises(PamlError, match=r"ratings.csv.gz: is a gzip file, not a folder or zip archive"):
         paml.prepare("ml-1m", tmp_path / "ratings.csv.gz", tmp_path / "out")
-    with pytest.raises(PamlError, match=r"the source 'ml-100k' takes no --extra"):
+    with pytest.raises(PamlError, match=r"the source 'ml-100k' takes no extra"):
         paml.prepare("ml-100k", ml_1m, tmp_path / "out", extra=ml_1m)
 
 

@@ -141,9 +141,9 @@ def test_bad_input(edit: Edit, tmp_path: Path, file: str, old: str, new: str, me
 
 
 def test_missing_and_truncated_input(tables: Path, tmp_path: Path) -> None:
-    with pytest.raises(PamlError, match=r"nowhere: no such file or folder; check the path given with --from"):
+    with pytest.raises(PamlError, match=r"nowhere: no such file or folder; check its name"):
         paml.prepare("tables", tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(PamlError, match="needs a folder or archive; give it with --from"):
+    with pytest.raises(PamlError, match="needs a folder or archive; give the path of one"):
         paml.prepare("tables", out=tmp_path / "out")
     archive = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tables))
     whole = archive.read_bytes()

@@ -90,7 +90,7 @@ def test_other_users_clicks_change_no_feature(taobao: Path, tmp_path: Path) -> N
 
 
 def test_bad_input(taobao: Path, tmp_path: Path) -> None:
-    with pytest.raises(PamlError, match=r"'taobao' needs a folder or archive; give it with --from"):
+    with pytest.raises(PamlError, match=r"'taobao' needs a folder or archive; give the path of one"):
         paml.prepare("taobao", out=tmp_path / "out")
     path = taobao / "raw_sample.csv"
     text = path.read_text()

@@ -54,7 +54,7 @@ def inspect_files(files: Sequence[Path], folder: Path | None = None) -> Inspecti
 def refuse_existing(path: Path) -> None:
     """A schema file that people may have edited is never written over."""
     if os.path.lexists(path):
-        raise DataError("already exists", where=path, remedy="choose another --out, or remove it first")
+        raise DataError("already exists", where=path, remedy="choose another file, or remove it first", argument="out")
 
 
 def _render(guessed: Guess, folder: Path) -> str:
@@ -66,7 +66,7 @@ def _render(guessed: Guess, folder: Path) -> str:
         lines.append(_line(f"{role} = {_quoted(found.column or '?')}", found.reason))
     bad = missing_targets(log, guessed.target.column)
     if bad:
-        lines.append(f"# {bad:,} rows have no number there: prepare them with --skip-bad-lines")
+        lines.append(f"# {bad:,} rows have no number there: skip bad lines when you prepare them")
     if guessed.time.column:
         lines.append(_line(f"time = {_quoted(guessed.time.column)}", guessed.time.reason))
     else:
@@ -114,7 +114,7 @@ def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
     if notes and sample.partial:
         lines[0] = _line(lines[0], f"a large file: only the first {ROWS:,} rows were looked at")
     if notes and sample.bad_lines:
-        lines.append(f"# lines that cannot be cut into fields: {sample.bad_lines:,}; prepare with --skip-bad-lines")
+        lines.append(f"# lines that cannot be cut into fields: {sample.bad_lines:,}; skip them when you prepare")
     ending = sample.path.suffix.lower()
     if kind_of(sample.path) != PARQUET:
         expected = "\t" if ending in ATOMIC or ending == ".tsv" else ","

@@ -99,8 +99,8 @@ def read_table(
     problems = frame.filter(pl.col("_problem").is_not_null())
     if not skip_bad_lines:
         for number, problem in problems.select(place, "_problem").head(1).collect().iter_rows():
-            remedy = "correct it, or skip such lines with --skip-bad-lines"
-            raise DataError(problem, where=f"{name} {place[1:]} {number}", remedy=remedy)
+            where, remedy = f"{name} {place[1:]} {number}", "correct it, or skip bad lines"
+            raise DataError(problem, where=where, remedy=remedy, argument="skip_bad_lines")
     bad = problems.select(place).collect().to_series()
     return Table(frame.filter(pl.col("_problem").is_null()).drop("_problem"), bad)
 

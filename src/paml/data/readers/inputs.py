@@ -27,7 +27,7 @@ class InputFolder:
 
     def __init__(self, path: Path, workdir: Path, *, search: bool = True) -> None:
         if not path.exists():
-            raise DataError("no such file or folder", where=path, remedy="check the path given with --from")
+            raise DataError("no such file or folder", where=path, remedy="check its name", argument="path")
         self.path, self._workdir = path, workdir
         self._archive: zipfile.ZipFile | None = None
         self._unpacked: dict[str, Path] = {}

@@ -26,7 +26,7 @@ class TableReader:
     def folder(self) -> InputFolder:
         """The folder or archive that was given."""
         if self._request.path is None:
-            raise SettingsError("no folder or archive is given", remedy="give it with --from PATH")
+            raise SettingsError("no folder or archive is given", remedy="give the path of one", argument="path")
         return InputFolder(self._request.path, self._request.workdir)
 
     def read(self, role: str, path: Path, columns: Mapping[str, Column], dialect: Dialect) -> pl.LazyFrame:

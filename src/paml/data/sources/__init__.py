@@ -15,7 +15,7 @@ from paml.errors import SettingsError, nearest
 
 __all__ = ["SOURCES", "LoadRequest", "Paper", "RawData", "Source", "find_source"]
 
-_FILES, _NOTHING = frozenset({"from"}), frozenset[str]()
+_FILES, _NOTHING = frozenset({"path"}), frozenset[str]()
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -32,7 +32,7 @@ SOURCES: dict[str, Source] = {
             "MovieLens-1M: ratings 1 to 5, profiles with gender, age, occupation, zip",
             movielens.ProfileSettings,
             movielens.load_1m,
-            frozenset({"from", "extra"}),
+            frozenset({"path", "extra"}),
             movielens.archive("ml-1m", 5_917_549, "c4d9eecfca2ab87c1945afe126590906"),
             Paper(
                 users=4832,
@@ -92,7 +92,7 @@ SOURCES: dict[str, Source] = {
             "your own files (CSV, Parquet, RecBole) with a schema; `paml data inspect` writes one",
             tables.TablesSettings,
             tables.load,
-            frozenset({"from", "schema"}),
+            frozenset({"path", "schema"}),
         ),
     )
 }

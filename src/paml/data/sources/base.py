@@ -72,7 +72,7 @@ class Source:
     settings: type[Settings]
     load: Callable[[LoadRequest], RawData]
     takes: frozenset[str]
-    """Which of the inputs `from`, `extra` and `schema` it knows."""
+    """Which of the inputs `path`, `extra` and `schema` it knows."""
     archive: Archive | None = None
     """What is fetched if no input is given."""
     paper: Paper | None = None

@@ -100,7 +100,7 @@ def fetch(
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     if problem:
-        raise DataError(problem, where=target, remedy="remove it, or give the right file with --from PATH")
+        raise DataError(problem, where=target, remedy="remove it, or give the right file", argument="path")
     return target
 
 
@@ -159,7 +159,7 @@ class _Download:
         problem = _problem(self._part, self._archive)
         if problem:
             self._forget()
-            raise DataError(f"what was downloaded {problem}", where=self._archive.name, remedy=self._by_hand())
+            raise self._error(f"what was downloaded {problem}")
         self._part.replace(self._target)
         self._tag.unlink(missing_ok=True)
         return self._target
@@ -244,11 +244,12 @@ class _Download:
         self._shown = size
 
     def _failed(self, reason: str) -> DataError:
-        return DataError(f"cannot be downloaded ({reason})", where=self._archive.name, remedy=self._by_hand())
+        return self._error(f"cannot be downloaded ({reason})")
 
-    def _by_hand(self) -> str:
+    def _error(self, what: str) -> DataError:
         archive = self._archive
-        return f"download {archive.url} by hand (see {archive.page}) and give the file with --from PATH"
+        remedy = f"download {archive.url} by hand (see {archive.page}) and give the file"
+        return DataError(what, where=archive.name, remedy=remedy, argument="path")
 
 
 def _opener() -> OpenerDirector:

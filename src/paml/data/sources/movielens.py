@@ -1,7 +1,7 @@
 """MovieLens: `ml-1m` and `ml-100k` with user profiles, and the later releases (`ratings.csv`, `movies.csv`) without.
 
 Directors and actors are not part of MovieLens: `movies_extrainfos.dat`, published with MeLU (Lee et al., KDD 2019), has
-them for ml-1m and is given as `--extra`.
+them for ml-1m and is given as `extra`.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ EXTRA_COLUMNS = (
     "plot",
     "poster",
 )
-NO_EXTRA = f"no directors and actors: movies_extrainfos.dat, published at {EXTRA_PAGE}, has them; give it with --extra"
+NO_EXTRA = f"no directors and actors: movies_extrainfos.dat, published at {EXTRA_PAGE}, has them: give it as `extra`"
 GENRES_100K = (
     *("Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy"),
     *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),

@@ -45,7 +45,7 @@ class FieldEntry(Settings):
 class FileEntry(Settings):
     """A file, and how it is written if that is not as for the others."""
 
-    file: str = Described(description="file name, relative to the schema file or to what --from names")
+    file: str = Described(description="file name, relative to the schema file, or to the folder or archive to read")
     separator: str | None = Described(None, min_length=1, description="what separates the fields of a line")
     quote: str | None = Described(None, max_length=1, description="quotation mark, empty for none")
     escape: str | None = Described(None, max_length=1, description="character before a quote inside a value")
@@ -140,15 +140,15 @@ def _find_schema(request: LoadRequest, reader: TableReader) -> tuple[InputFolder
     """The folder with the files, and the schema file: the one given, or the one among the files."""
     if request.schema is None:
         if request.path is None:
-            remedy = "give --schema FILE, or --from a folder or archive with a schema.toml"
-            raise SettingsError("the source 'tables' needs a schema", remedy=remedy)
+            remedy = "give a schema file, or the path of a folder or archive with a schema.toml"
+            raise SettingsError("the source 'tables' needs a schema", remedy=remedy, argument="schema")
         folder = reader.folder()
         return folder, folder.file(SCHEMA_FILE)
     if request.schema.is_dir():
-        remedy = f"name the file in it, such as {request.schema / SCHEMA_FILE}, or give the folder with --from"
-        raise DataError("is a folder, not a schema file", where=request.schema, remedy=remedy)
+        remedy = f"name the file in it, such as {request.schema / SCHEMA_FILE}, or give the folder as the path to read"
+        raise DataError("is a folder, not a schema file", where=request.schema, remedy=remedy, argument="path")
     if not request.schema.is_file():
-        raise DataError("no such file", where=request.schema, remedy="check the path given with --schema")
+        raise DataError("no such file", where=request.schema, remedy="check its name", argument="schema")
     if request.path is not None:
         return reader.folder(), request.schema
     return InputFolder(request.schema.parent, request.workdir, search=False), request.schema

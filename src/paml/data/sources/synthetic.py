@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from pydantic import Field as Described
-from scipy.special import expit, ndtr
 
 from paml.data.schema import CLICK_WEIGHTS, Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
@@ -147,6 +146,8 @@ def _rating_items(count: int, quality_I: np.ndarray, rng: np.random.Generator) -
 
 def _click_items(count: int, quality_I: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, pl.DataFrame]:
     """Items described by the nine numeric columns of the paper's production set; taste is a function of them."""
+    from scipy.special import expit  # slow to import, and no other source needs it
+
     conversion_I, expense_I = rng.normal(size=count), rng.normal(size=count)
     ctr, cvr, price = expit(0.6 * quality_I - 1.6), expit(0.8 * conversion_I - 2.5), np.exp(0.9 * expense_I + 3)
     hidden_I3 = np.stack([quality_I, conversion_I, expense_I], axis=1)
@@ -202,6 +203,8 @@ def _draw_choices(
 
 def _draw_ratings(mean_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Ratings clip(round(mean + noise), 1, 5), and their variance given the mean: the best reachable squared error."""
+    from scipy.special import ndtr  # slow to import, and no other source needs it
+
     rating_N = np.clip(np.rint(mean_N + rng.normal(scale=RATING_NOISE, size=mean_N.shape)), 1, 5)
     expected_N, square_N = np.ones_like(mean_N), np.ones_like(mean_N)
     for level in (1, 2, 3, 4):
@@ -216,6 +219,8 @@ def _draw_clicks(logit_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndar
 
     With weights w1 (clicked) and w0 the loss -w log p'(label) is least at p' = w1 p / (w1 p + w0 (1 - p)).
     """
+    from scipy.special import expit  # slow to import, and no other source needs it
+
     p_N = expit(logit_N)
     w0, w1 = CLICK_WEIGHTS
     best_N = w1 * p_N / (w1 * p_N + w0 * (1 - p_N))

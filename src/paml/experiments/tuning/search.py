@@ -127,9 +127,10 @@ def _open_folder(folder: Path, plan: Mapping[str, Any]) -> None:
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise FormatError(f"cannot be read ({error})", where=file, remedy="choose another --out") from None
+            what = f"cannot be read ({error})"
+            raise FormatError(what, where=file, remedy="choose another folder", argument="out") from None
         if not isinstance(found, dict) or found.get("format") != FORMAT or "space" not in found:
-            raise FormatError("is not the plan of a search", where=file, remedy="choose another --out")
+            raise FormatError("is not the plan of a search", where=file, remedy="choose another folder", argument="out")
         for name, what in (
             ("fingerprint", "another data set"),
             ("method", "another method"),
@@ -138,11 +139,11 @@ def _open_folder(folder: Path, plan: Mapping[str, Any]) -> None:
             ("seed", "another seed"),
         ):
             if found.get(name) != plan[name]:
-                remedy = "repeat what it was begun with, or choose another --out"
-                raise SettingsError(f"was begun with {what}", where=folder, remedy=remedy)
+                remedy = "repeat what it was begun with, or choose another folder"
+                raise SettingsError(f"was begun with {what}", where=folder, remedy=remedy, argument="out")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError("is no search, and not empty", where=folder, remedy="choose another --out")
+        raise SettingsError("is no search, and not empty", where=folder, remedy="choose another folder", argument="out")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(plan, indent=1) + "\n")
 

@@ -46,9 +46,10 @@ def read_log(path: Path) -> list[Trial]:
     try:
         trials = [Trial(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (ValueError, TypeError) as error:
-        raise FormatError(f"cannot be read ({error})", where=path, remedy="choose another --out") from None
+        what = f"cannot be read ({error})"
+        raise FormatError(what, where=path, remedy="choose another folder", argument="out") from None
     if [trial.number for trial in trials] != list(range(len(trials))):
-        raise FormatError("lacks lines", where=path, remedy="choose another --out")
+        raise FormatError("lacks lines", where=path, remedy="choose another folder", argument="out")
     return trials
 
 

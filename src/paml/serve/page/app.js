@@ -12,7 +12,7 @@ import { Finder } from "./finder.js";
 import { legend, rateProfileFigure, rateProfileText } from "./rate-profile.js";
 import { forgetSkipped, forgetVisitor, isNew, session, skip, skipped, visitor } from "./storage.js";
 import { TopTen } from "./topten.js";
-import { count, listed, nameOf } from "./wording.js";
+import { count, listed, nameOf } from "./format.js";
 
 const TOP = 10;
 const REASONS = 3;
@@ -100,7 +100,7 @@ async function refresh(cause = "") {
   const changes = topTen.update(recommended.items);
   rates = place;
   showBasis();
-  showStanding();
+  showRateProfile();
   showQuestion(question);
   if (changes) announce(cause ? `${cause}: ${changes}` : changes);
   hold();
@@ -138,13 +138,13 @@ function showBasis() {
   byId("basis").textContent = known.length ? `from ${listed(known)}` : "nothing is known about you yet";
 }
 
-function showStanding() {
+function showRateProfile() {
   byId("rate").hidden = false;
   byId("rate-text").replaceChildren(...rateProfileText(rates));
-  drawStanding();
+  drawRateProfile();
 }
 
-function drawStanding() {
+function drawRateProfile() {
   const figure = document.querySelector("#rate figure");
   if (rates === null || figure.clientWidth === 0) return;
   const open = figure.querySelector("details")?.open ?? false;
@@ -222,7 +222,7 @@ async function forget() {
 }
 
 byId("forget").addEventListener("click", forget);
-new ResizeObserver(drawStanding).observe(document.querySelector("#rate figure"));
+new ResizeObserver(drawRateProfile).observe(document.querySelector("#rate figure"));
 new IntersectionObserver(([seen]) => {
   byId("jump").classList.toggle("away", !seen.isIntersecting);
   if (seen.isIntersecting) byId("jump").hidden = true; // what was to be told has been seen

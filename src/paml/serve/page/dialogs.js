@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 import { session } from "./storage.js";
-import { count } from "./wording.js";
+import { count } from "./format.js";
 
 /** Ask for the server's key and keep it for this tab; after a key that was refused, say so. */
 export async function askForKey(refused) {

@@ -3,7 +3,7 @@
 import { ask, path } from "./api.js";
 import { byId, element } from "./dom.js";
 import { ratingControl } from "./rating.js";
-import { count, nameOf } from "./wording.js";
+import { count, nameOf } from "./format.js";
 
 const SHOWN = 6;
 const PAUSE = 150; // milliseconds after the last key
@@ -34,7 +34,7 @@ export class Finder {
   }
 
   row(entry) {
-    const known = element("span", { class: "known" }, `met by ${count(entry.ratings, "user")}`);
+    const known = element("span", { class: "known" }, count(entry.ratings, this.scale.clicks ? "impression" : "rating"));
     const control = ratingControl(this.scale, entry, this.valueOf(entry.item), (value) => this.rate(entry, value));
     return element("li", {}, element("span", { class: "name" }, nameOf(entry), known), control);
   }

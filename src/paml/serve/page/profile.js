@@ -1,7 +1,7 @@
 // The form on the visitor, made from the model's own profile fields.
 
 import { element } from "./dom.js";
-import { label } from "./wording.js";
+import { label } from "./format.js";
 
 const MAX_FIELDS = 8; // more are there on request
 const MAX_OPTIONS = 40; // more are typed, with suggestions

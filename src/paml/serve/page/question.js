@@ -2,7 +2,7 @@
 
 import { byId, element } from "./dom.js";
 import { ratingControl } from "./rating.js";
-import { nameOf } from "./wording.js";
+import { nameOf } from "./format.js";
 
 const RATINGS = {
   ask: "Have you seen",

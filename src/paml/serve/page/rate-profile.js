@@ -1,7 +1,7 @@
 // The visitor's learning rate among those of all users: a drawing, and the same in words and as a table.
 
 import { drawn, element } from "./dom.js";
-import { count, percent, rounded } from "./wording.js";
+import { count, percent, rounded } from "./format.js";
 
 const HEIGHT = 172;
 const MIDDLE = 80; // major users stand above this line, minor users hang below it
@@ -12,7 +12,7 @@ const GROUPS = { major: "common profiles (major)", minor: "unusual profiles (min
 /** Whether there is something to draw: some methods give everyone the same rate. */
 const differs = ({ major, minor }) => major.filter((number, k) => number + minor[k] > 0).length > 1;
 
-/** A paragraph on the own rate. */
+/** A paragraph on the visitor's rate. */
 export function rateProfileText(profile) {
   const rate = element("strong", {}, rounded(profile.rate));
   if (!differs(profile)) return [rate, ": this method gives everyone the same rate."];
@@ -47,7 +47,7 @@ function drawing(profile, width) {
   const most = Math.max(...shares.major, ...shares.minor);
   for (const name of Object.keys(GROUPS)) svg.append(bars(name, shares[name], edges, x, most));
   svg.append(drawn("line", { class: "axis", x1: SIDE, x2: width - SIDE, y1: MIDDLE, y2: MIDDLE }));
-  svg.append(...own(x(rate), width), ...ticks(low, high, x, width));
+  svg.append(...marker(x(rate), width), ...ticks(low, high, x, width));
   return svg;
 }
 
@@ -62,7 +62,7 @@ function bars(name, shares, edges, x, most) {
   return group;
 }
 
-function own(at, width) {
+function marker(at, width) {
   const anchor = at < 40 ? "start" : at > width - 40 ? "end" : "middle";
   return [
     drawn("line", { class: "own", x1: at, x2: at, y1: 16, y2: MIDDLE + ROOM }),

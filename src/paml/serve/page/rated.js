@@ -2,11 +2,11 @@
 
 import { byId, element, symbol } from "./dom.js";
 import { ratingControl } from "./rating.js";
-import { count, nameOf } from "./wording.js";
+import { count, nameOf } from "./format.js";
 
 const SHOWN = 6;
 
-/** The list of own ratings; `rate(entry, value)` and `remove(entry)` are called when the visitor changes one. */
+/** The visitor's ratings; `rate(entry, value)` and `remove(entry)` are called when the visitor changes one. */
 export class RatedList {
   constructor(scale, rate, remove) {
     this.scale = scale;

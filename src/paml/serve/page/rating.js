@@ -1,7 +1,7 @@
 // The control that takes a rating: stars, two choices for clicks, or a number where the scale has too many values.
 
 import { element, symbol } from "./dom.js";
-import { nameOf } from "./wording.js";
+import { nameOf } from "./format.js";
 
 let controls = 0; // radio inputs belong together by name
 

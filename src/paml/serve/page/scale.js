@@ -1,6 +1,6 @@
 // What a rating is on this server: which values there are, and how values and scores are said.
 
-import { percent, rounded } from "./wording.js";
+import { percent, rounded } from "./format.js";
 
 const MAX_STARS = 11;
 

@@ -2,7 +2,7 @@
 
 import { byId, element, symbol } from "./dom.js";
 import { ratingControl } from "./rating.js";
-import { count, listed, nameOf } from "./wording.js";
+import { count, listed, nameOf } from "./format.js";
 
 const DURATION = 550; // milliseconds
 

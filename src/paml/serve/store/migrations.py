@@ -66,7 +66,8 @@ def migrate(connection: Connection, where: str, steps: Sequence[Step] = STEPS) -
         raise FormatError(
             f"the store has version {version}, this paml knows versions up to {len(steps)}",
             where=where,
-            remedy="use the newer paml that wrote it, or another --store",
+            remedy="use the newer paml that wrote it, or another store",
+            argument="store",
         )
     for step in steps[version:]:
         for statement in step[kind]:

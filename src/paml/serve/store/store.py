@@ -222,10 +222,10 @@ def _json(values: Mapping[str, Any], what: str) -> str:
     return text
 
 
-def _check_text(text: str, field: str, most: int) -> None:
+def _check_text(text: str, field: str, max_length: int) -> None:
     """Refuse what one of the databases could not hold, so that moving from one to the other loses nothing."""
-    if not 0 < len(text) <= most:
-        expected = f"1 to {most} characters"
+    if not 0 < len(text) <= max_length:
+        expected = f"1 to {max_length} characters"
         raise InputError(
             f"the {field} has {len(text):,} characters", field=field, value=_shown(text), expected=expected
         )

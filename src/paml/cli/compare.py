@@ -1,0 +1,128 @@
+"""The commands that compare methods and report on it: parse, call, render."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from paml.cli.options import NamingCommand, RecipeOption, ThreadsOption, print_json, use_threads
+from paml.cli.show import render_comparison, standard_output
+from paml.errors import TrainingError
+
+compare_app = typer.Typer()
+
+Form = Literal["text", "markdown", "latex"]
+FormOption = Annotated[Form, typer.Option("--format", help="Of the tables: text, markdown or latex.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print results and costs as JSON instead of tables.")]
+
+
+@compare_app.command("compare", cls=NamingCommand)
+def compare_command(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings that replace the recipe's, for all methods.", metavar="key=value"),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the comparison; an unfinished one is continued.", metavar="OUT")
+    ] = Path("paml-comparison"),
+    methods: Annotated[
+        str,
+        typer.Option("--methods", help="Methods, separated by commas; all (of recipe paper its six), or none."),
+    ] = "all",
+    baselines: Annotated[
+        str, typer.Option("--baselines", help="Baselines, separated by commas; all, or none.")
+    ] = "all",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option("--variant", help="A method with other settings, such as 'reg_paml gamma=0.01'; repeatable."),
+    ] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Add the paper's ablation of gamma and its failure case.")
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", help="Trials, each with its own weights and users.", min=1)] = 3,
+    same_split: Annotated[
+        bool, typer.Option("--same-split", help="Keep the data set's own split of users in all trials.")
+    ] = False,
+    recipe: RecipeOption = "tuned",
+    group_by: Annotated[
+        str | None, typer.Option("--group-by", help="A user field, whose values are compared, too.", metavar="FIELD")
+    ] = None,
+    form: FormOption = "text",
+    as_json: JsonOption = False,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Compare methods and baselines over several trials: tables, tests, pictures, and a report."""
+    from paml.experiments.compare import ABLATION, compare
+    from paml.progress import for_terminal
+    from paml.settings import parse_assignments
+
+    use_threads(threads)
+    results = compare(
+        folder,
+        _chosen(methods),
+        seeds,
+        recipe,
+        out=out,
+        baselines=_chosen(baselines),
+        variants=[*(variant or []), *(ABLATION if ablation else ())],
+        same_split=same_split,
+        group_by=group_by,
+        progress=for_terminal(),
+        settings=parse_assignments(settings or []),
+    )
+    _print_comparison(out, results, form, as_json=as_json)
+    failed = [cell for cell in results["missing"] if "reason" in cell]
+    if failed:
+        what = f"{failed[0]['method']} with seed {failed[0]['seed']} failed: {failed[0]['reason']}"
+        raise TrainingError(what, remedy="lower its rates, or leave it out", argument="methods")
+
+
+@compare_app.command("report")
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="A comparison, finished or not.", metavar="OUT")],
+    form: FormOption = "text",
+    as_json: JsonOption = False,
+) -> None:
+    """Make results and report of a comparison anew, from what is there."""
+    from paml.experiments.compare import refresh
+
+    _print_comparison(folder, refresh(folder), form, as_json=as_json)
+
+
+@compare_app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option("--out", help="Folder for what the demonstration writes.", metavar="DIR")] = Path(
+        "paml-demo"
+    ),
+) -> None:
+    """Compare every method and baseline on the embedded data set, and write a report."""
+    from paml.data.describe import describe
+    from paml.experiments.demo import run_demo
+    from paml.progress import for_terminal
+
+    result = run_demo(out, for_terminal())
+    console = standard_output()
+    render_comparison(console, result.results, "text", {"comparison"})
+    best = describe(result.data)["source"]["facts"]["best_mse"]
+    console.print(f"The ratings' own noise: no predictor can have a smaller MSE than {best:.3f} (seed 0's test users).")
+    if result.left_out:
+        console.print(f"Not installed, so left out: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
+    console.print(f"report: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
+    console.print("next, with your own data: paml data inspect ratings.csv users.csv items.csv", soft_wrap=True)
+
+
+def _chosen(text: str) -> list[str] | None:
+    """Names separated by commas; None for all."""
+    if text == "all":
+        return None
+    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _print_comparison(folder: Path, results: dict[str, Any], form: Form, *, as_json: bool) -> None:
+    if as_json:
+        print_json(results)
+        return
+    console = standard_output()
+    render_comparison(console, results, form)
+    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)

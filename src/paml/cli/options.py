@@ -1,0 +1,71 @@
+"""What several commands share: options, help that is looked up when it is shown, errors that name an option."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from paml.errors import PamlError
+
+MethodOption = Annotated[str, typer.Option("--method", help="One of: {methods}.")]
+RecipeOption = Annotated[
+    str, typer.Option("--recipe", help="One of: {recipes}; or a recipe file of your own, FILE.toml.")
+]
+ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)]
+
+
+def _methods() -> Iterable[str]:
+    from paml.methods.registry import METHODS
+
+    return METHODS
+
+
+def _recipes() -> Iterable[str]:
+    from paml.training.recipe import recipe_names
+
+    return recipe_names()
+
+
+NAMES: dict[str, Callable[[], Iterable[str]]] = {"{methods}": _methods, "{recipes}": _recipes}
+
+
+class NamingCommand(TyperCommand):
+    """A command whose help names methods or recipes: they are imported when this help is shown, and not before."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Put the names where the texts have place for them, and show the help."""
+        for parameter in self.params:
+            text = getattr(parameter, "help", None) or ""
+            for place, names in NAMES.items():
+                if place in text:
+                    parameter.help = text = text.replace(place, ", ".join(names()))  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
+class Commands(TyperGroup):
+    """Commands whose errors name the option at fault: library messages only know the library's arguments."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an error about an argument that the command has an option for gets this option as a note."""
+        try:
+            return super().invoke(ctx)
+        except PamlError as error:
+            for parameter in self.commands[ctx.invoked_subcommand].params:
+                if parameter.name == error.argument and parameter.param_type_name == "option":
+                    error.add_note(f"({parameter.opts[0]})")
+            raise
+
+
+def use_threads(threads: int) -> None:
+    """Let PyTorch use so many threads; 0 leaves it one per core."""
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(value, ensure_ascii=False))

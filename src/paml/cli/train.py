@@ -1,0 +1,124 @@
+"""The commands that train, evaluate and tune one method: parse, call, render."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paml.cli.options import MethodOption, NamingCommand, RecipeOption, ThreadsOption, print_json, use_threads
+from paml.cli.show import render_evaluation, render_search, render_training, standard_output
+from paml.errors import SettingsError
+
+train_app = typer.Typer()
+
+
+@train_app.command("train", cls=NamingCommand)
+def train_command(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings that replace the recipe's, such as epochs=5 gamma=0.01.", metavar="key=value"),
+    ] = None,
+    method: MethodOption = "reg_paml",
+    recipe: RecipeOption = "tuned",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and episodes.", min=0, max=2**63 - 1)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of the run; paml-runs/SOURCE-METHOD-RECIPE-SEED if not given.", metavar="RUN"
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was interrupted.")] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
+    threads: ThreadsOption = 0,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard logs.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Train a method on a prepared data set."""
+    from paml.progress import for_terminal
+    from paml.settings import parse_assignments
+    from paml.training.loop import train
+
+    use_threads(threads)
+    run = train(
+        folder,
+        method,
+        recipe,
+        seed=seed,
+        out=out,
+        resume=resume,
+        device=device,
+        tensorboard=tensorboard,
+        progress=for_terminal(),
+        settings=parse_assignments(settings or []),
+    )
+    render_training(standard_output(), run)
+
+
+@train_app.command("evaluate")
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(help="A run made by `paml train`.", metavar="RUN")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The data set it was trained on, if it was moved.", metavar="DIR")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Users to evaluate: validation or test.")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Adapt to every test user and score all, major and minor users; RUN/rows.parquet gets one row per user."""
+    from paml.training.run import evaluate
+
+    if split not in ("validation", "test"):
+        raise SettingsError(f"split '{split}'", remedy="expected validation or test")
+    result = evaluate(run, data, split)  # type: ignore[arg-type]
+    if as_json:
+        print_json(result)
+    else:
+        render_evaluation(standard_output(), result)
+
+
+@train_app.command("tune", cls=NamingCommand)
+def tune_command(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set.", metavar="DIR")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings held fixed in all trials.", metavar="key=value")
+    ] = None,
+    method: MethodOption = "reg_paml",
+    recipe: RecipeOption = "tuned",
+    budget: Annotated[
+        str, typer.Option("--budget", help="Trials (30), a time (90s, 20m, 1h), or both (30,20m).", metavar="BUDGET")
+    ] = "30",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of search and trainings.", min=0, max=2**63 - 1)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder; a search in it goes on. paml-tune/SOURCE-METHOD if not given.", metavar="OUT"
+        ),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option("--space", help="TOML file of the settings to search.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Search better settings of a method, judged by validation users, and write them as a recipe."""
+    from paml.experiments.tuning.search import tune
+    from paml.progress import for_terminal
+    from paml.settings import parse_assignments
+
+    use_threads(threads)
+    found = tune(
+        folder,
+        method,
+        recipe,
+        budget=budget,
+        seed=seed,
+        out=out,
+        space=space,
+        progress=for_terminal(),
+        settings=parse_assignments(settings or []),
+    )
+    if as_json:
+        print_json(found)
+    else:
+        render_search(standard_output(), found, folder)
