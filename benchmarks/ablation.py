@@ -1,12 +1,12 @@
-"""What each ingredient of the recipe `tuned` brings: every one added to a bare model and removed from the whole one.
+"""What each ingredient of the recipe `tuned` contributes: added to a bare model, and removed from the complete one.
 
 Differences are paired: user by user within a seed, averaged over the user's seeds, with a bootstrap interval.
-The rates' part asks what a rate of the user's own brings over a fixed one of the same size, with the memory and the
-regulariser beside it.
+The table of rates asks what a personal rate gains over a fixed one of the same size, and what memory and regulariser
+add.
 
     python -m benchmarks.ablation DATA [OUT]      a prepared rating data set; OUT is continued if it is unfinished
 
-Single trainings of eight epochs, a hundred of them in a quarter of an hour; members of an ensemble gain alike.
+Single trainings of eight epochs, a hundred of them in a quarter of an hour; ensembles gain from the same ingredients.
 """
 
 import sys
@@ -26,25 +26,25 @@ RATES = {
     "melu": "fixed rate, 0.4: the mean of PAML's",
     "melu inner_rate=0.2": "fixed rate, 0.2",
     "melu inner_rate=0.8": "fixed rate, 0.8",
-    "paml rate_scale=1": "own rate, at most 1 instead of 0.5",
+    "paml rate_scale=1": "personal rate, at most 1 instead of 0.5",
     "meta_sgd": "a rate per parameter",
-    "at_paml": "own rate and memory",
-    "reg_paml": "own rate and regulariser, gamma 0.001",
-    "reg_paml gamma=0.1": "own rate and regulariser, gamma 0.1",
-    "paml user_bias_discount=0.8": "own rate, levels overlooked",
-    "paml pseudo_count=0": "own rate, few rows move as far as many",
-    "paml inner_steps=1": "own rate, one step instead of five",
-    "ridge": "solved instead of stepped",
+    "at_paml": "personal rate and memory",
+    "reg_paml": "personal rate and regulariser, gamma 0.001",
+    "reg_paml gamma=0.1": "personal rate and regulariser, gamma 0.1",
+    "paml user_bias_discount=0.8": "personal rate, user bias discounted",
+    "paml pseudo_count=0": "personal rate, few rows move as far as many",
+    "paml inner_steps=1": "personal rate, one step instead of five",
+    "ridge": "closed form instead of gradient steps",
 }
 INGREDIENTS = {
-    "prior_from_items": ("prior_from_items=0", "start from the choice of items"),
-    "prior_from_profile": ("prior_from_profile=false", "start from the profile"),
+    "prior_from_items": ("prior_from_items=0", "prior from the choice of items"),
+    "prior_from_profile": ("prior_from_profile=false", "prior from the profile"),
     "random_support": ("random_support=false", "random share of support rows"),
-    "exclude_fields": ("exclude_fields=item.genre,item.director,item.actors,item.year", "contents of items"),
+    "exclude_fields": ("exclude_fields=item.genre,item.director,item.actors,item.year", "content of items"),
     "weight_decay": ("weight_decay=0", "weight decay"),
-    "schedule": ("schedule=constant", "falling outer rate"),
-    "average": ("ema_decay=0", "averaged weights"),
-    "user_bias_discount": ("user_bias_discount=0", "levels overlooked"),
+    "schedule": ("schedule=constant", "decreasing outer rate"),
+    "ema_decay": ("ema_decay=0", "averaged weights"),
+    "user_bias_discount": ("user_bias_discount=0", "user bias discounted"),
 }
 BARE = " ".join(["ridge", *(without for without, _ in INGREDIENTS.values())])
 
@@ -55,7 +55,7 @@ def added(name: str) -> str:
 
 
 def removed(name: str) -> str:
-    """The whole model without one ingredient."""
+    """The complete model without one ingredient."""
     return f"ridge {INGREDIENTS[name][0]}"
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     )
     rows = pl.read_parquet(out / "rows.parquet")
     rate_table(rows)
-    print("\n| closed-form ridge | MSE with it alone | it brings | 95 % | MSE without it | it brings | 95 % |")
+    print("\n| closed-form ridge | MSE with it alone | change | 95 % | MSE without it | change | 95 % |")
     print("|---|---:|---:|---|---:|---:|---|")
     print(f"| nothing / everything | {error(rows, BARE):.4f} | | | {error(rows, 'ridge'):.4f} | | |")
     for name, (_, words) in INGREDIENTS.items():
@@ -80,11 +80,11 @@ def main() -> None:
 
 
 def rate_table(rows: pl.DataFrame) -> None:
-    """Rates and errors beside PAML's."""
+    """Rates and errors next to PAML's."""
     minor = rows.filter(pl.col("group") == "minor")
     print("| against PAML | rates of users | MSE | difference | 95 % | minor users: difference | 95 % |")
     print("|---|---|---:|---:|---|---:|---|")
-    print(f"| own rate alpha'(h) (PAML) | {rates(rows, 'paml')} | {error(rows, 'paml'):.4f} | | | | |")
+    print(f"| personal rate alpha'(h) (PAML) | {rates(rows, 'paml')} | {error(rows, 'paml'):.4f} | | | | |")
     for name, words in RATES.items():
         print(f"| {words} | {rates(rows, name)} | {error(rows, name):.4f} | {both(rows, minor, name)} |")
 

@@ -3,7 +3,7 @@
 Our engine against one user after the other (with and without embedding the whole batch at once first) and weights
 copied per user and batched, at the paper's sizes and at MeLU's published setting (embeddings 32, layers 64-64, five
 second-order steps), on lengths as in MovieLens-1M. All forms look embeddings up in the same sparse way and compute the
-same loss. Each form has a process of its own, as it would run (ours keeps freed memory, as training does); they take
+same loss. Each form has its own process, as it would run (ours keeps freed memory, as training does); they take
 turns, and each one's best time for a batch counts, because other work on the machine only ever makes it slower.
 """
 
@@ -188,7 +188,7 @@ class Setting:
 
 
 def worker(name: str, path: str, settings: dict[str, object], pipe: Connection) -> None:
-    """A process of its own for each form: receives batch numbers, answers with seconds; only one works at a time."""
+    """A separate process for each form: receives batch numbers, answers with seconds; only one works at a time."""
     torch.set_num_threads(2)
     if name == "paml":
         keep_freed_memory()  # as `paml train` does

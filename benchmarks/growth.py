@@ -1,7 +1,7 @@
 """Peak private memory and time per user of one epoch, from 10,000 to 1,000,000 users, for REG-PAML and AT-PAML.
 
 Private memory is what the process alone holds (RssAnon): the data set is memory-mapped, its pages are shared and can
-be dropped by the system at any time. Each training runs in a process of its own and includes validation and saving.
+be dropped by the system at any time. Each training runs in its own process and includes validation and saving.
 """
 
 import json

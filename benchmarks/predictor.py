@@ -1,8 +1,8 @@
-"""A new user rates a few items and wants ten: milliseconds of adapt + recommend(10), beside LensKit, in one run.
+"""A new user rates a few items and wants ten: milliseconds of adapt + recommend(10), next to LensKit, in one run.
 
 Both see the same test users with the same ratings, in turn, and score all items. LensKit's biased factorisation folds
-the user in and ranks; paml adapts an ensemble with the members of the recipe `tuned`. PAML_BENCH_DATA names a prepared
-data set; else MovieLens-1M is prepared from the folder PAML_DATA_HOME names, or a synthetic world of its size is made.
+the user in and ranks; paml adapts an ensemble as in the recipe `tuned`. PAML_BENCH_DATA names a prepared data set;
+otherwise MovieLens-1M is prepared from the folder in PAML_DATA_HOME, or a synthetic data set of its size is made.
 """
 
 import os
@@ -111,8 +111,8 @@ def main() -> None:
         base = np.median(seconds["LensKit biased MF"][WARM_UP:])
         for name, values in seconds.items():
             p50, p99 = (1e3 * np.quantile(values[WARM_UP:], share) for share in (0.5, 0.99))
-            members = f" ({len(predictors[name].members)} members)" if name in predictors else ""
-            line = f"{name + members:<22} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms"
+            size = f" (ensemble of {len(predictors[name].members)})" if name in predictors else ""
+            line = f"{name + size:<26} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms"
             line += f", {base * 1e3 / p50:5.2f} times as fast as LensKit"
             if name in together:
                 line += f"; {TOGETHER} users at once {1e3 * np.median(together[name][1:]):.2f} ms each"

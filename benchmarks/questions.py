@@ -1,9 +1,9 @@
-"""What to ask a new_user: errors of held-out users after some questions, by the strategy that chose them.
+"""What to ask a new user: errors of held-out users after some questions, by the strategy that chose them.
 
 A strategy asks for one item after the other, and every answer is folded in before the next question. Answers are the
-user's support ratings, errors are those of the query rows, which nobody asks for. Two settings: (a) every question can
-be answered, since only the user's own support items are asked for; (b) any item may be asked for, and one that the user
-does not know costs a question, too.
+user's support ratings, errors are those of the query rows, which are never asked for. Two settings: (a) every question
+can be answered, since only the user's own support items are asked for; (b) any item may be asked for, and one that the
+user does not know costs a question, too.
 
     python -m benchmarks.questions [DATA [METHOD [SPLIT]]]     a prepared data set instead of the embedded one
 """
@@ -44,7 +44,7 @@ Pairs = list[tuple[Learner, Adapted]]
 
 @dataclass(frozen=True)
 class State:
-    """B users after some questions: the members adapted to the answers, and what each item's fate is."""
+    """B users after some questions: the ensemble adapted to the answers, and what is known of each item."""
 
     predictor: Predictor
     adapted: Callable[[], Pairs]

@@ -1,4 +1,4 @@
-"""The service under load, on 127.0.0.1: requests per second and latencies by clients, beside the bare library's call.
+"""The service under load, on 127.0.0.1: requests per second and latencies by clients, next to the library alone.
 
 The requests, each answered with the ten best of all items:
   new      POST /v1/recommend: a profile and ten ratings that nobody has seen; adapted and scored every time
@@ -6,8 +6,8 @@ The requests, each answered with the ten best of all items:
   cached   GET recommendations of a stored user who is; the store is asked for the version
   rated    POST one rating (on disk when acknowledged), then GET recommendations: what the page does on every click
 
-PAML_BENCH_RUN names a run (or `python -m benchmarks.serve RUN`); else ridge is trained on a synthetic world of
-MovieLens-1M's size. PAML_BENCH_SECONDS bounds each cell. Clients and server share the machine.
+PAML_BENCH_RUN names a run (or `python -m benchmarks.serve RUN`); otherwise ridge is trained on a synthetic data
+set of MovieLens-1M's size. PAML_BENCH_SECONDS bounds each cell. Clients and server share the machine.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ def measure(path: Path, folder: Path) -> None:
     """Print the table of one run."""
     run = paml.load(path)
     people = new_users(run, USERS)
-    print(f"{run.settings.method}, {len(run.predictor.members)} members, {len(run.predictor.catalogue):,} items")
+    print(f"{run.settings.method}, ensemble of {len(run.predictor.members)}, {len(run.predictor.catalogue):,} items")
     alone = float(np.median(bare(run, people[:CALLS])))
     print(f"bare library, adapt + recommend(10): p50 {alone:.2f} ms")
     fill(folder, people)

@@ -1,7 +1,7 @@
 """Reading and preparing each source, against Polars reading the same files alone: ratios of one run.
 
 MovieLens-1M and Book-Crossing are measured where PAML_DATA_HOME names a folder that holds them. Taobao's files are
-generated in their format, at the full size of 26 million impressions with PAML_BENCH_FULL=1, else at a tenth; so is a
+generated in their format, at the full size of 26 million impressions with PAML_BENCH_FULL=1, otherwise a tenth; so is a
 CSV file of 1 GB (or a tenth) of which every tenth line is garbage.
 """
 
@@ -43,7 +43,7 @@ time = "time"
 
 
 def prepare(*arguments: object) -> tuple[float, float]:
-    """Seconds and peak GB of `paml data prepare` in a process of its own (the start of Python included)."""
+    """Seconds and peak GB of `paml data prepare` in a separate process (the start of Python included)."""
     started = time.perf_counter()
     command = [sys.executable, "-c", CHILD, "data", "prepare", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
