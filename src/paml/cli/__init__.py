@@ -347,7 +347,7 @@ def tune(
         settings=parse_assignments(settings or []),
     )
     if as_json:
-        _print_json(found)
+        typer.echo(found.model_dump_json())
     else:
         render_search(standard_output(), found, folder)
 

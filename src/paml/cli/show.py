@@ -11,6 +11,7 @@ from rich.table import Table
 
 from paml.analysis.verdict import costs
 from paml.data.dataset import Dataset, RuleRecord
+from paml.experiments.tuning.search import SearchResult
 from paml.recommend.explain import Reason
 from paml.recommend.predictor import Recommendation, User
 from paml.report.render import Form, render
@@ -86,22 +87,21 @@ def render_recommendations(
     console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 
 
-def render_search(console: Console, found: dict[str, Any], data: Path) -> None:
+def render_search(console: Console, found: SearchResult, data: Path) -> None:
     """The best trial beside the start, the settings that it has, and how to use them."""
-    best, trials = found["best"], found["trials"]
-    table = Table(title=f"{found['method']} on {found['source']}, seed {found['seed']}", title_justify="left")
+    start, best = found.start, found.best
+    table = Table(title=f"{found.method} on {found.source}, seed {found.seed}", title_justify="left")
     table.add_column("")
-    table.add_column(f"start ({found['recipe']})", justify="right")
-    table.add_column(f"best (trial {best['trial']})", justify="right")
-    start = found["start"]
-    shown = "diverged" if start["validation"] is None else f"{start['validation']:.4f}"
-    table.add_row(f"validation {found['metric']}", shown, f"{best['validation']:.4f}", end_section=True)
-    for name, value in best["settings"].items():
-        table.add_row(name, _setting(start["settings"][name]), _setting(value))
+    table.add_column(f"start ({found.recipe})", justify="right")
+    table.add_column(f"best (trial {best.trial})", justify="right")
+    reached = ["diverged" if one.validation is None else f"{one.validation:.4f}" for one in (start, best)]
+    table.add_row(f"validation {found.metric}", *reached, end_section=True)
+    for name, value in best.settings.items():
+        table.add_row(name, _setting(start.settings[name]), _setting(value))
     console.print(table)
-    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
-    console.print(f"{sum(trials.values())} trials ({counts}) in {found['seconds'] / 60:.1f} min")
-    command = ["paml", "train", str(data), "--method", found["method"], "--recipe", found["best_recipe"]]
+    counts = ", ".join(f"{count} {state}" for state, count in found.trials.items() if count)
+    console.print(f"{sum(found.trials.values())} trials ({counts}) in {found.seconds / 60:.1f} min")
+    command = ["paml", "train", str(data), "--method", found.method, "--recipe", found.best_recipe]
     console.print(f"next: {shlex.join(command)}", markup=False, soft_wrap=True)
 
 
