@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 import paml
+from paml.analysis.results import Results
 from paml.cli.serve import serve_app
 from paml.cli.show import (
     render_comparison,
@@ -28,10 +29,11 @@ from paml.data.infer.render import inspect_files, refuse_existing
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
 from paml.errors import PamlError, SettingsError, TrainingError
-from paml.experiments.compare import ABLATION, refresh
+from paml.experiments.compare import ABLATION
 from paml.experiments.demo import run_demo
 from paml.methods.registry import METHODS
 from paml.progress import for_terminal
+from paml.report.refresh import refresh
 from paml.report.render import Form
 from paml.settings import parse_assignments
 from paml.training.recipe import recipe_names
@@ -302,9 +304,8 @@ def compare(
         settings=parse_assignments(settings or []),
     )
     _print_comparison(out, results, form, as_json=as_json)
-    failed = [cell for cell in results["missing"] if "reason" in cell]
-    if failed:
-        what = f"{failed[0]['method']} with seed {failed[0]['seed']} failed: {failed[0]['reason']}"
+    for cell in results.failed:
+        what = f"{cell.method} with seed {cell.seed} failed: {cell.reason}"
         raise TrainingError(what, remedy="lower its rates, or leave it out with --methods")
 
 
@@ -387,13 +388,12 @@ def _chosen(text: str) -> list[str] | None:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _print_comparison(folder: Path, results: dict[str, Any], form: Form, *, as_json: bool) -> None:
+def _print_comparison(folder: Path, results: Results, form: Form, *, as_json: bool) -> None:
     if as_json:
-        _print_json(results)
+        typer.echo(results.model_dump_json())
         return
-    console = standard_output()
-    render_comparison(console, results, form)
-    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    render_comparison(standard_output(), results, form)
+    standard_output().print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
 def _print_json(value: dict[str, Any]) -> None:

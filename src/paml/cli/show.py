@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paml.analysis.results import Results
 from paml.analysis.verdict import costs
 from paml.data.dataset import Dataset, RuleRecord
 from paml.experiments.tuning.search import SearchResult
@@ -26,9 +27,9 @@ def standard_output() -> Console:
     return Console(emoji=False, highlight=False)
 
 
-def render_comparison(console: Console, results: dict[str, Any], form: Form, only: set[str] | None = None) -> None:
+def render_comparison(console: Console, results: Results, form: Form, only: set[str] | None = None) -> None:
     """The verdict in sentences, then the tables."""
-    for sentence in [*results["verdict"], *costs(results)]:
+    for sentence in [*results.verdict, *costs(results)]:
         console.print(sentence, markup=False)
     console.print()
     for table in all_tables(results):
