@@ -10,7 +10,7 @@ import polars as pl
 from paml.analysis import comparisons, fairness
 from paml.analysis.comparisons import OverSeeds
 from paml.analysis.paper import PAPER_BASELINES, beside_paper
-from paml.analysis.plan import MetricFacts, Plan, read_plan
+from paml.analysis.plan import Entry, MetricFacts, Plan, read_plan
 from paml.analysis.results import (
     ActivityBin,
     Best,
@@ -29,6 +29,7 @@ from paml.analysis.tests import RESAMPLES
 from paml.analysis.verdict import verdict
 
 BINS = 4
+LEARNED = ("method", "variant")
 Table = dict[str, dict[str, OverSeeds]]
 _KEYS = {"method": pl.String, "seed": pl.Int64, "user": pl.String, "group": pl.String}
 
@@ -43,34 +44,25 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
     missing = _missing(plan, [rows, cost], read_failures(folder))
     seeds = _comparable_seeds(plan, missing)
     failed = {cell.method for cell in missing if cell.reason is not None}
-    rows, scenarios, cost = (
-        frame.filter(pl.col("seed").is_in(seeds) & ~pl.col("method").is_in(failed)) for frame in (rows, scenarios, cost)
-    )
-    names, trained, baselines = plan.names(), plan.names("method", "variant"), plan.names("baseline")
-    headline = plan.headline
+    comparable = pl.col("seed").is_in(seeds) & ~pl.col("method").is_in(failed)
+    rows, scenarios, cost = (frame.filter(comparable) for frame in (rows, scenarios, cost))
+    names, headline = plan.names(), plan.headline.name
     table = {metric.name: _over_seeds(rows, metric.name, names) for metric in plan.metrics}
-    best = Best(
-        baseline=_best(table[headline.name], headline, baselines), method=_best(table[headline.name], headline, trained)
-    )
-    against = baselines or [name for name in trained if name in PAPER_BASELINES]
-    references = {metric.name: _best(table[metric.name], metric, against) for metric in plan.metrics}
+    best = _best_entries(plan, table[headline])
     found = Results(
         plan=plan,
         missing=tuple(missing),
         seeds=tuple(seeds),
         table=table,
         best=best,
-        loses_to={name: _losses(table[headline.name], name, baselines, headline) for name in trained},
-        improvements={metric.name: _improvements(rows, table[metric.name], metric, trained) for metric in plan.metrics},
-        paired={metric: _paired(rows, name, metric, trained, resamples) for metric, name in references.items()},
-        groups={
-            name: _groups(rows, headline.name, name, best.baseline if name in trained else None, resamples)
-            for name in names
-        },
-        by_group=_by_profile(rows, headline.name, names, plan.group_by),
-        by_activity=ByActivity(bins=_by_activity(rows, headline.name, names)),
-        shots=_shots(scenarios, headline.name, names),
-        items=_items(scenarios, headline.name, names),
+        loses_to=_losses(plan, table[headline]),
+        improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in plan.metrics},
+        paired={metric.name: _paired(rows, plan, table[metric.name], metric, resamples) for metric in plan.metrics},
+        groups={entry.name: _groups(rows, headline, entry, best.baseline, resamples) for entry in plan.entries},
+        by_group=_by_profile(rows, headline, names, plan.group_by),
+        by_activity=ByActivity(bins=_by_activity(rows, headline, names)),
+        shots=_shots(scenarios, headline, names),
+        items=_items(scenarios, headline, names),
         cost=_cost(cost, names),
     )
     found = found.model_copy(update={"paper": beside_paper(found)})
@@ -135,23 +127,32 @@ def _best(table: Table, metric: MetricFacts, among: list[str]) -> str | None:
     return min(known, key=lambda name: known[name]) if known else None
 
 
-def _losses(table: Table, name: str, baselines: list[str], metric: MetricFacts) -> tuple[str, ...]:
-    """The baselines whose mean is better, the best first."""
-    own = table[name]["all"].mean
-    by_lead = {
-        baseline: mean - own
-        for baseline in baselines
-        if own is not None and (mean := table[baseline]["all"].mean) is not None
-    }
-    ahead = [baseline for baseline, lead in by_lead.items() if comparisons.improves(metric.better, lead)]
-    return tuple(sorted(ahead, key=lambda baseline: _sign(metric) * by_lead[baseline]))
+def _best_entries(plan: Plan, table: Table) -> Best:
+    """By the headline metric."""
+    return Best(
+        baseline=_best(table, plan.headline, plan.names("baseline")),
+        method=_best(table, plan.headline, plan.names(*LEARNED)),
+    )
+
+
+def _losses(plan: Plan, table: Table) -> dict[str, tuple[str, ...]]:
+    """Of methods and variants: the baselines whose mean is better by the headline metric, the best first."""
+    means = {name: table[name]["all"].mean for name in plan.names("baseline")}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    in_order = sorted(known, key=lambda name: _sign(plan.headline) * known[name])
+    losses = {}
+    for name in plan.names(*LEARNED):
+        own, better = table[name]["all"].mean, plan.headline.better
+        ahead = [other for other in in_order if own is not None and comparisons.improves(better, known[other] - own)]
+        losses[name] = tuple(ahead)
+    return losses
 
 
 def _improvements(
-    rows: pl.DataFrame, table: Table, metric: MetricFacts, trained: list[str]
+    rows: pl.DataFrame, plan: Plan, table: Table, metric: MetricFacts
 ) -> dict[str, comparisons.Improvement]:
     """The paper's test: against the best of the paper's baselines, which are methods here."""
-    present = comparisons.method_names(rows)
+    trained, present = plan.names(*LEARNED), comparisons.method_names(rows)
     reference = _best(table, metric, [name for name in trained if name in PAPER_BASELINES])
     if reference is None:
         return {}
@@ -160,24 +161,27 @@ def _improvements(
 
 
 def _paired(
-    rows: pl.DataFrame, reference: str | None, metric: str, trained: list[str], resamples: int
+    rows: pl.DataFrame, plan: Plan, table: Table, metric: MetricFacts, resamples: int
 ) -> tuple[comparisons.Paired, ...]:
     """Methods and variants against the baseline that is best by this metric (without baselines: the paper's own)."""
+    trained = plan.names(*LEARNED)
+    against = plan.names("baseline") or [name for name in trained if name in PAPER_BASELINES]
+    reference = _best(table, metric, against)
     if reference is None:
         return ()
     family = rows.filter(pl.col("method").is_in([reference, *trained]))
-    return tuple(comparisons.paired_table(family, reference, metric, resamples=resamples))
+    return tuple(comparisons.paired_table(family, reference, metric.name, resamples=resamples))
 
 
-def _groups(rows: pl.DataFrame, metric: str, name: str, baseline: str | None, resamples: int) -> Groups:
-    """An entry's gap, and beside that of a baseline where one is given."""
-    own = rows.filter(pl.col("method") == name)
+def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None, resamples: int) -> Groups:
+    """An entry's gap; that of a method beside the best baseline's."""
+    own = rows.filter(pl.col("method") == entry.name)
     against = None
-    if baseline is not None and len(own):
-        against = fairness.gap_difference(rows, name, baseline, metric, resamples=resamples)
+    if entry.learned and baseline is not None and len(own):
+        against = fairness.gap_difference(rows, entry.name, baseline, metric, resamples=resamples)
     return Groups(
-        test=comparisons.groups_test(own, name, metric),
-        gap=fairness.gap(own, name, metric, resamples=resamples),
+        test=comparisons.groups_test(own, entry.name, metric),
+        gap=fairness.gap(own, entry.name, metric, resamples=resamples),
         gap_against_baseline=against,
     )
 
