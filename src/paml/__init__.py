@@ -4,7 +4,7 @@
 >>> data = paml.prepare("synthetic", out="world", users=500)
 >>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run")
 >>> paml.evaluate(run)["mse"]
->>> user = run.adapt(profile={"age": "25"}, ratings={"i1": 5, "i2": 2})
+>>> user = run.adapt(profile={"age": "25"}, ratings={"3": 5, "7": 2})
 >>> user.recommend(10)
 
 Names are imported when they are first used: `import paml` alone loads neither PyTorch nor Polars.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what `MODULES` says, for those who read types
+    from paml.analysis.results import Results
     from paml.data.dataset import Dataset
     from paml.data.describe import describe
     from paml.data.infer.render import inspect
@@ -51,6 +52,7 @@ MODULES = {
     "Question": "paml.recommend.elicitation",
     "Rating": "paml.recommend.requests",
     "Recommendation": "paml.recommend.predictor",
+    "Results": "paml.analysis.results",
     "Run": "paml.training.run",
     "SettingsError": "paml.errors",
     "TrainingError": "paml.errors",
@@ -78,6 +80,7 @@ __all__ = [
     "Question",
     "Rating",
     "Recommendation",
+    "Results",
     "Run",
     "SettingsError",
     "TrainingError",
@@ -99,6 +102,7 @@ __all__ = [
 
 def open_data(path: str | Path) -> "Dataset":
     """Open a prepared data set; an incomplete or edited one is a FormatError."""
+    from paml.analysis.results import Results
     from paml.data.dataset import Dataset
 
     return Dataset.open(path)

@@ -1,16 +1,21 @@
-"""Files written whole or not at all: under a temporary name first, then renamed."""
+"""Files written whole or not at all, under a temporary name first and then renamed; our own read with good errors."""
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import polars as pl
+from pydantic import BaseModel, ValidationError
 
 from paml.errors import FormatError, PamlError
+
+M = TypeVar("M", bound=BaseModel)
 
 
 @contextmanager
@@ -69,6 +74,33 @@ def read_table(path: Path, columns: Iterable[str], remedy: str) -> pl.DataFrame:
     if missing:
         raise FormatError(f"has no column '{missing[0]}'", where=path, remedy=remedy)
     return table
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file of our own; a missing, damaged or foreign one is a FormatError."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"cannot be read ({error.strerror or error})", where=path, remedy=remedy) from None
+    except (ValueError, RecursionError):
+        raise FormatError("is no JSON", where=path, remedy=remedy) from None
+    if not isinstance(values, dict):
+        raise FormatError("is no JSON object", where=path, remedy=remedy)
+    return values
+
+
+def as_model(model: type[M], values: dict[str, Any], where: Path, remedy: str) -> M:
+    """A stored object as its model, whose field `format` says which format is read; another one is a FormatError."""
+    expected = model.model_fields["format"].default
+    if values.get("format") != expected:
+        what = f"is of format {values.get('format')!r}, and this version reads format {expected}"
+        raise FormatError(what, where=where, remedy=remedy)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise FormatError(f"'{key}': {first['msg']}", where=where, remedy=remedy) from None
 
 
 def _umask() -> int:

@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 from scipy.stats import binom, nct, t, ttest_ind, ttest_rel, wilcoxon
 
-from paml.analysis import comparisons as statistics, fairness as gaps
+from paml.analysis import comparisons as statistics, fairness
 from paml.analysis.tests import Interval
 from paml.errors import DataError, SettingsError
-from paml.evaluation.scoring import per_user_metrics
 
 QUICK = 50  # resamples where the interval is not what is tested
 
@@ -51,18 +50,11 @@ def near(bootstrap: Interval | None, by_t: Interval | None) -> bool:
     return abs(bootstrap.low - by_t.low) < reach and abs(bootstrap.high - by_t.high) < reach
 
 
-def test_every_metric_has_a_direction() -> None:
-    for kind in ("rating", "click"):
-        scored = per_user_metrics(kind, np.ones(2), np.ones(2), np.array([2]))
-        for metric in scored:
-            if not metric.endswith("_chance"):
-                assert statistics.better(metric) in ("lower", "higher")
-    assert statistics.improves("mse", -0.1)
-    assert not statistics.improves("auc", -0.1)
-    assert not statistics.improves("mse", 0.0)
-    assert not statistics.improves("mse", None)
-    with pytest.raises(SettingsError, match="did you mean 'ndcg5'"):
-        statistics.better("ndcg")
+def test_a_difference_improves_in_the_metrics_direction() -> None:
+    assert statistics.improves("lower", -0.1)
+    assert not statistics.improves("higher", -0.1)
+    assert not statistics.improves("lower", 0.0)
+    assert not statistics.improves("lower", None)
 
 
 def test_over_seeds_by_hand() -> None:
@@ -88,12 +80,12 @@ def test_the_papers_tests_agree_with_scipy() -> None:
     value_MSU = simulated(np.random.default_rng(1), 3, 1, 60)
     value_MSU[2] -= 1.5
     rows = rows_of(value_MSU)
-    found = statistics.improvement(rows, "m2", "m0", "mse")
+    found = statistics.improvement(rows, "m2", "m0", "mse", "lower")
     assert (found.method, found.reference) == ("m2", "m0")
     assert found.test.p_value == pytest.approx(ttest_ind(value_MSU[2, 0], value_MSU[0, 0]).pvalue)
     assert found.star
-    assert not statistics.improvement(rows, "m0", "m2", "mse").star  # as sure, but for the worse
-    higher = statistics.improvement(rows_of(value_MSU, "auc"), "m2", "m0", "auc")
+    assert not statistics.improvement(rows, "m0", "m2", "mse", "lower").star  # as sure, but for the worse
+    higher = statistics.improvement(rows_of(value_MSU, "auc"), "m2", "m0", "auc", "higher")
     assert higher.test.p_value is not None
     assert not higher.star
     minor_U = np.arange(60) % 3 == 0
@@ -116,7 +108,7 @@ def test_paired_agrees_with_scipy_and_finds_what_the_papers_test_does_not() -> N
     assert found.interval is not None
     assert found.interval.high < 0
     assert found.t_p < 0.01
-    assert not statistics.improvement(rows, "m1", "m0", "mse").star
+    assert not statistics.improvement(rows, "m1", "m0", "mse", "lower").star
 
 
 def test_repeated_users_do_not_shrink_p_values() -> None:
@@ -125,10 +117,12 @@ def test_repeated_users_do_not_shrink_p_values() -> None:
     found = statistics.paired_table(twice, "m0", "mse")
     assert [replace(line, by_seed=line.by_seed[:1]) for line in found] == statistics.paired_table(once, "m0", "mse")
     for name in ("m1", "m2"):
-        assert statistics.improvement(twice, name, "m0", "mse") == statistics.improvement(once, name, "m0", "mse")
+        assert statistics.improvement(twice, name, "m0", "mse", "lower") == statistics.improvement(
+            once, name, "m0", "mse", "lower"
+        )
     assert statistics.groups_test(twice, "m1", "mse") == statistics.groups_test(once, "m1", "mse")
-    assert gaps.gap(twice, "m1", "mse") == gaps.gap(once, "m1", "mse")
-    assert gaps.gap_difference(twice, "m1", "m2", "mse") == gaps.gap_difference(once, "m1", "m2", "mse")
+    assert fairness.gap(twice, "m1", "mse") == fairness.gap(once, "m1", "mse")
+    assert fairness.gap_difference(twice, "m1", "m2", "mse") == fairness.gap_difference(once, "m1", "m2", "mse")
 
 
 def test_each_seed_may_have_users_of_its_own_and_rows_any_order() -> None:
@@ -153,7 +147,7 @@ def test_undefined_values_are_left_out_in_pairs_and_counted() -> None:
     assert (found.users, found.undefined) == (38, 22)
     difference_SU = np.where(np.isfinite(value_MSU[1]), value_MSU[1], np.nan) - value_MSU[0]
     assert found.difference == pytest.approx(np.nanmean(difference_SU[:, 12:50], axis=0).mean())
-    gap = gaps.gap_difference(rows, "m1", "m0", "mse")
+    gap = fairness.gap_difference(rows, "m1", "m0", "mse")
     assert (gap.major_users + gap.minor_users, gap.undefined) == (38, 22)
     summary = statistics.over_seeds(rows, "mse")["m1"]["all"]
     assert (summary.users, summary.rows, summary.undefined) == (60, 120, 44)
@@ -165,10 +159,10 @@ def all_results(rows: pl.DataFrame) -> list[Any]:
         *(summary for by_group in groups for summary in by_group.values()),
         *statistics.paired_table(rows, "m0", "mse", resamples=QUICK),
         statistics.paired(rows, "m1", "m0", "mse", resamples=QUICK),
-        statistics.improvement(rows, "m1", "m0", "mse"),
+        statistics.improvement(rows, "m1", "m0", "mse", "lower"),
         statistics.groups_test(rows, "m1", "mse"),
-        gaps.gap(rows, "m1", "mse", resamples=QUICK),
-        gaps.gap_difference(rows, "m1", "m0", "mse", resamples=QUICK),
+        fairness.gap(rows, "m1", "mse", resamples=QUICK),
+        fairness.gap_difference(rows, "m1", "m0", "mse", resamples=QUICK),
     ]
 
 
@@ -194,7 +188,7 @@ def test_identical_methods_do_not_differ() -> None:
     found = statistics.paired_table(rows, "m0", "mse", resamples=QUICK)[0]
     assert (found.difference, found.t_p, found.wilcoxon_p, found.holm_p) == (0, 1, 1, 1)
     assert asdict(found)["interval"] == {"low": 0, "high": 0}
-    gap = gaps.gap_difference(rows, "m1", "m0", "mse")
+    gap = fairness.gap_difference(rows, "m1", "m0", "mse")
     assert (gap.difference, gap.welch_p, gap.margin, gap.equivalence_p) == (0, 1, None, None)
 
 
@@ -203,7 +197,7 @@ def test_nobody_and_one_group_only() -> None:
     nobody = statistics.paired(rows.clear(), "m1", "m0", "mse")
     assert nobody == statistics.Paired("m1", "m0", None, None, None, None, None, 0, 0, ())
     assert statistics.over_seeds(rows.clear(), "mse") == {}
-    gap = gaps.gap(rows.filter(pl.col("group") == "major"), "m1", "mse")
+    gap = fairness.gap(rows.filter(pl.col("group") == "major"), "m1", "mse")
     assert gap.major is not None
     assert gap.minor is gap.difference is gap.interval is gap.welch is gap.equivalence_p is None
     assert (gap.major_users, gap.minor_users) == (20, 0)
@@ -216,11 +210,11 @@ def test_errors_name_what_is_wrong() -> None:
     with pytest.raises(SettingsError, match="no method 'm9'"):
         statistics.paired(rows, "m0", "m9", "mse")
     with pytest.raises(SettingsError, match="no method 'm9'"):
-        statistics.improvement(rows, "m9", "m0", "mse")
+        statistics.improvement(rows, "m9", "m0", "mse", "lower")
     with pytest.raises(DataError, match="method 'm0', seed 0: user 'u0000' occurs twice"):
         statistics.paired(pl.concat([rows, rows]), "m0", "m1", "mse")
     with pytest.raises(SettingsError, match="margin 0"):
-        gaps.gap(rows, "m0", "mse", margin=0)
+        fairness.gap(rows, "m0", "mse", margin=0)
 
 
 def test_false_positives_are_as_rare_as_promised() -> None:
@@ -256,14 +250,14 @@ def test_gap_by_hand() -> None:
     rows, minor_U = rows_of(value_MSU), np.arange(90) % 3 == 0
     user_MU = value_MSU.mean(1)
     expected_M = user_MU[:, minor_U].mean(1) - user_MU[:, ~minor_U].mean(1)
-    found = gaps.gap(rows, "m1", "mse", margin=0.1)
+    found = fairness.gap(rows, "m1", "mse", margin=0.1)
     assert found.difference == pytest.approx(expected_M[1])
     assert found.margin == pytest.approx(0.1 * user_MU[1].mean())
     test = ttest_ind(user_MU[1, minor_U], user_MU[1, ~minor_U], equal_var=False)
     assert found.welch_p == pytest.approx(test.pvalue)
     assert asdict(found)["welch"] == pytest.approx(test.confidence_interval()._asdict())
     assert near(found.interval, found.welch)
-    both = gaps.gap_difference(rows, "m1", "m0", "mse")
+    both = fairness.gap_difference(rows, "m1", "m0", "mse")
     assert both.difference == pytest.approx(expected_M[1] - expected_M[0])
     assert near(both.interval, both.welch)
     assert both.interval is not None
@@ -281,7 +275,7 @@ def test_equality_is_found_where_it_is_and_rarely_where_the_gap_is_the_margin() 
         """How often, for a mean error of 4 and minor users who also vary more."""
         mean_U = 4 + gap * (minor_U - minor_U.mean())
         value_TU = mean_U + rng.normal(0, np.where(minor_U, 0.5, 0.3), (times, users))
-        drawn = [gaps.gap(rows_of(value_U[None, None]), "m0", "mse", resamples=0) for value_U in value_TU]
+        drawn = [fairness.gap(rows_of(value_U[None, None]), "m0", "mse", resamples=0) for value_U in value_TU]
         return sum(one.equivalence_p < 0.05 for one in drawn)
 
     assert found_equal(0.0, 100) > 90

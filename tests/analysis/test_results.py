@@ -3,39 +3,38 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from paml.analysis import comparisons as statistics, fairness as gaps
-from paml.analysis.results import summarise_comparison
+from paml.analysis import comparisons as statistics, fairness
+from paml.analysis.fairness import GroupGap
+from paml.analysis.plan import read_plan
+from paml.analysis.results import Best, ProfileMean, Results, read_results, write_results
+from paml.analysis.summarise import summarise_comparison
 from paml.analysis.verdict import costs, judgement, sureness, verdict
 from paml.errors import FormatError
 from report.comparison import BASELINES, METHODS, QUICK, REFERENCE, SHOTS, VARIANTS, summarised, write_comparison
 
 ENTRIES = [*BASELINES["rating"], REFERENCE, *METHODS, *VARIANTS]
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., Results]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def summarise(**wishes: Any) -> dict[str, Any]:
+    def summarise(**wishes: Any) -> Results:
         found = summarised(tmp_path / "out", **wishes)
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert Results.model_validate_json(found.model_dump_json()) == found
         return found
 
     return summarise
 
 
-def as_json(value: Any) -> Any:
-    return json.loads(json.dumps(asdict(value)))
-
-
-def text_of(results: dict[str, Any]) -> str:
-    said = " ".join([*results["verdict"], *costs(results)])
+def text_of(results: Results) -> str:
+    said = " ".join([*results.verdict, *costs(results)])
     assert "nan" not in said.lower().split()
     assert "None" not in said
     return said
@@ -45,38 +44,36 @@ def test_values_are_those_of_the_statistics(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path, undefined=0.1)
     found = summarise_comparison(folder, resamples=QUICK)
     rows = pl.read_parquet(folder / "rows.parquet")
-    assert [entry["name"] for entry in found["entries"]] == ENTRIES
+    assert found.plan.names() == ENTRIES
     kinds = ["baseline"] * 3 + ["reference"] + ["method"] * 3 + ["variant"] * 2
-    assert [entry["kind"] for entry in found["entries"]] == kinds
-    assert found["entries"][-2]["label"] == "REG-PAML gamma=0.01"
-    assert found["missing"] == []
-    assert found["best"] == {"baseline": "bias", "method": "reg_paml"}
-    for metric in found["metrics"]:
-        for name, by_group in statistics.over_seeds(rows, metric).items():
-            for group, one in by_group.items():
-                assert found["table"][metric][name][group] == pytest.approx(as_json(one))
+    assert [entry.kind for entry in found.plan.entries] == kinds
+    assert found.plan.entries[-2].label == "REG-PAML gamma=0.01"
+    assert found.missing == ()
+    assert found.best == Best(baseline="bias", method="reg_paml")
+    for metric in found.plan.metrics:
+        assert found.table[metric.name] == statistics.over_seeds(rows, metric.name)
     means = rows.group_by("method").agg(pl.col("mse").filter(pl.col("mse").is_finite()).mean())
     assert means.filter(pl.col("method").is_in(BASELINES["rating"])).sort("mse")["method"][0] == "bias"
     family = rows.filter(pl.col("method").is_in(["bias", *METHODS, *VARIANTS]))
-    for metric in found["metrics"]:
-        paired = statistics.paired_table(family, "bias", metric, resamples=QUICK)
-        assert found["paired"][metric] == [as_json(line) for line in paired]
+    for metric in found.plan.metrics:
+        paired = statistics.paired_table(family, "bias", metric.name, resamples=QUICK)
+        assert found.paired[metric.name] == tuple(paired)
         stars = {
-            name: as_json(statistics.improvement(rows, name, "melu", metric))
+            name: statistics.improvement(rows, name, "melu", metric.name, metric.better)
             for name in ("paml", "reg_paml", *VARIANTS)
         }
-        assert found["improvements"][metric] == stars
+        assert found.improvements[metric.name] == stars
     for name in ENTRIES:
-        groups = found["groups"][name]
-        assert groups["test"] == as_json(statistics.groups_test(rows, name, "mse"))
-        assert groups["gap"] == as_json(gaps.gap(rows, name, "mse", resamples=QUICK))
+        groups = found.groups[name]
+        assert groups.test == statistics.groups_test(rows, name, "mse")
+        assert groups.gap == fairness.gap(rows, name, "mse", resamples=QUICK)
         if name in (*METHODS, *VARIANTS):
-            against = gaps.gap_difference(rows, name, "bias", "mse", resamples=QUICK)
-            assert groups["gap_against_baseline"] == as_json(against)
+            against = fairness.gap_difference(rows, name, "bias", "mse", resamples=QUICK)
+            assert groups.gap_against_baseline == against
         else:
-            assert groups["gap_against_baseline"] is None
-    assert found["loses_to"]["reg_paml"] == []
-    assert found["loses_to"]["reg_paml gamma=1e-05"] == ["bias", "item_mean"]
+            assert groups.gap_against_baseline is None
+    assert found.loses_to["reg_paml"] == ()
+    assert found.loses_to["reg_paml gamma=1e-05"] == ("bias", "item_mean")
 
 
 def test_breakdowns(tmp_path: Path) -> None:
@@ -84,25 +81,27 @@ def test_breakdowns(tmp_path: Path) -> None:
     found = summarise_comparison(folder, resamples=QUICK)
     rows, scenarios = (pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios"))
     own = rows.filter(pl.col("method") == "paml")
-    bins = found["by_activity"]["bins"]
+    bins = found.by_activity.bins
     assert len(bins) == 4
-    assert sum(part["users"] for part in bins) == 60
+    assert sum(part.users for part in bins) == 60
     for part in bins:
-        low, high = map(int, part["label"].split("-"))
+        low, high = map(int, part.label.split("-"))
         within = own.filter(pl.col("support_rows").is_between(low, high))
-        assert within["user"].n_unique() == part["users"]
-        assert part["means"]["paml"] == pytest.approx(within["mse"].mean())
-    assert found["by_group"]["field"] == "age"
+        assert within["user"].n_unique() == part.users
+        assert part.means["paml"] == pytest.approx(within["mse"].mean())
+    assert found.by_group is not None
+    assert found.by_group.field == "age"
     by_age = own.filter(pl.col("user.age") == "25")
-    assert found["by_group"]["values"]["25"]["paml"] == {"mean": pytest.approx(by_age["mse"].mean()), "users": 20}
-    assert found["shots"]["values"] == SHOTS
+    assert found.by_group.values["25"]["paml"].mean == pytest.approx(by_age["mse"].mean())
+    assert found.by_group.values["25"]["paml"].users == 20
+    assert list(found.shots.values) == SHOTS
     three = scenarios.filter(pl.col("method") == "paml", pl.col("scenario") == "shots", pl.col("value") == "3")
-    assert found["shots"]["means"]["paml"][2] == pytest.approx(three["mse"].mean())
-    assert found["items"]["cold_users"] == 15
-    assert found["items"]["cold"]["bias"] > found["items"]["warm"]["bias"]
-    assert found["cost"]["paml"]["fit_seconds"] == 40.5
-    assert found["cost"]["bias"]["users_per_second"] is None
-    assert found["cost"][REFERENCE]["refit_seconds"] == 3.0
+    assert found.shots.means["paml"][2] == pytest.approx(three["mse"].mean())
+    assert found.items.cold_users == 15
+    assert found.items.cold["bias"] > found.items.warm["bias"]
+    assert found.cost["paml"].fit_seconds == 40.5
+    assert found.cost["bias"].users_per_second is None
+    assert found.cost[REFERENCE].refit_seconds == 3.0
 
 
 def test_users_without_a_value_are_a_group(tmp_path: Path) -> None:
@@ -113,19 +112,21 @@ def test_users_without_a_value_are_a_group(tmp_path: Path) -> None:
         age.alias("user.age"), mse=pl.when(pl.col("ndcg3").is_not_nan()).then("mse").otherwise(float("nan"))
     )
     rows.write_parquet(folder / "rows.parquet")
-    values = summarise_comparison(folder, resamples=QUICK)["by_group"]["values"]
-    assert list(values) == ["25", "32", "unknown"]
+    by_age = summarise_comparison(folder, resamples=QUICK).by_group
+    assert by_age is not None
+    assert list(by_age.values) == ["25", "32", "unknown"]
     unknown = statistics.over_seeds(rows.filter(pl.col("user.age").is_null()), "mse")
-    for name, found in values["unknown"].items():
-        assert found == {"mean": pytest.approx(unknown[name]["all"].mean), "users": 20}
+    for name, found in by_age.values["unknown"].items():
+        assert found == ProfileMean(mean=found.mean, users=20)
+        assert found.mean == pytest.approx(unknown[name]["all"].mean)
 
 
 def test_users_with_the_same_activity_share_a_bin(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path)
     rows = pl.read_parquet(folder / "rows.parquet")
     rows.with_columns(support_rows=pl.lit(1, pl.Int64)).write_parquet(folder / "rows.parquet")
-    bins = summarise_comparison(folder, resamples=QUICK)["by_activity"]["bins"]
-    assert [(part["label"], part["users"]) for part in bins] == [("1", 60)]
+    bins = summarise_comparison(folder, resamples=QUICK).by_activity.bins
+    assert [(part.label, part.users) for part in bins] == [("1", 60)]
 
 
 def test_a_planted_effect_is_found(make: Make) -> None:
@@ -141,27 +142,27 @@ def test_a_planted_effect_is_found(make: Make) -> None:
     assert "40.5 s to fit and 1.5 ms" in said
     assert re.search(r"The reference, matrix factorisation, retrained, .* lower than REG-PAML\.", said)
     assert "lose to item + user bias; REG-PAML gamma=1e-05 to 1 more" in said
-    effect = sureness(next(line for line in found["paired"]["mse"] if line["method"] == "reg_paml"))
+    effect = sureness(next(line for line in found.paired["mse"] if line.method == "reg_paml"))
     assert effect == "sure"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_effect_is_not_claimed(make: Make, seed: int) -> None:
-    found = make(effect=0.0, seed=seed, variants={}, baselines=["item_mean", "bias"])
-    assert {sureness(line) for line in found["paired"]["mse"]} <= {"not significant", "seeds disagree"}
-    assert any(line.startswith("No method differs") for line in found["verdict"])
+    found = make(effect=0.0, seed=seed, variants=(), baselines=["item_mean", "bias"])
+    assert {sureness(line) for line in found.paired["mse"]} <= {"not significant", "seeds disagree"}
+    assert any(line.startswith("No method differs") for line in found.verdict)
 
 
 def test_seeds_that_disagree_are_not_sure(tmp_path: Path) -> None:
-    folder = write_comparison(tmp_path, effect=0.0, methods=["paml"], variants={}, baselines=["bias"])
+    folder = write_comparison(tmp_path, effect=0.0, methods=["paml"], variants=(), baselines=["bias"])
     rows = pl.read_parquet(folder / "rows.parquet")
     shift = (
         pl.when(pl.col("method") == "paml", pl.col("seed") == 0).then(-0.5).when(pl.col("method") == "paml").then(0.2)
     )
     rows.with_columns(mse=pl.col("mse") + shift.otherwise(0.0)).write_parquet(folder / "rows.parquet")
     found = summarise_comparison(folder, resamples=QUICK)
-    assert found["paired"]["mse"][0]["holm_p"] < 0.01
-    assert sureness(found["paired"]["mse"][0]) == "seeds disagree"
+    assert found.paired["mse"][0].holm_p < 0.01
+    assert sureness(found.paired["mse"][0]) == "seeds disagree"
     said = text_of(found)
     assert "but the seeds disagree in sign: not sure" in said
     assert "No method differs surely from the best baseline, item + user bias." in said
@@ -169,7 +170,7 @@ def test_seeds_that_disagree_are_not_sure(tmp_path: Path) -> None:
 
 def test_a_gap_is_equal_different_small_or_undecided() -> None:
     def judged(welch_p: float | None, equivalence_p: float | None) -> str:
-        return judgement({"welch_p": welch_p, "equivalence_p": equivalence_p})
+        return judgement(GroupGap(1.0, 1.1, 0.1, None, None, welch_p, 0.05, equivalence_p, 9, 9, 0))
 
     assert judged(0.5, 0.01) == "equal"
     assert judged(0.01, 0.5) == "different"
@@ -180,75 +181,79 @@ def test_a_gap_is_equal_different_small_or_undecided() -> None:
 
 def test_an_equal_gap_is_said_to_be_shown(make: Make) -> None:
     found = make()
-    gap = found["groups"]["reg_paml"]["gap"]
-    gap.update(welch_p=0.6, equivalence_p=0.01)
-    assert any("shown to be equal within 5 %" in line for line in verdict(found))
-    gap.update(welch_p=0.6, equivalence_p=0.4)
-    assert any("neither a difference nor equality within 5 % is shown" in line for line in verdict(found))
+
+    def told(equivalence_p: float) -> str:
+        groups = found.groups["reg_paml"]
+        gap = replace(groups.gap, welch_p=0.6, equivalence_p=equivalence_p)
+        changed = {**found.groups, "reg_paml": groups.model_copy(update={"gap": gap})}
+        return " ".join(verdict(found.model_copy(update={"groups": changed})))
+
+    assert "shown to be equal within 5 %" in told(0.01)
+    assert "neither a difference nor equality within 5 % is shown" in told(0.4)
 
 
 def test_a_half_finished_grid(make: Make) -> None:
     unfinished = (("bias", 1), ("paml", 0), ("reg_paml", 0), ("reg_paml", 1))
     found = make(unfinished=unfinished)
-    assert [(cell["method"], cell["seed"]) for cell in found["missing"]] == list(unfinished)
-    assert found["table"]["mse"]["reg_paml"]["all"]["mean"] is None
-    assert found["seeds"] == [0]  # no seed is complete: the first of those that lack the fewest entries
-    assert found["table"]["mse"]["paml"]["all"]["seeds"] == 0
-    assert found["table"]["mse"]["melu"]["all"]["seeds"] == 1
-    assert found["best"]["method"] == "reg_paml gamma=0.01"
-    assert not {"paml", "reg_paml"} & {line["method"] for line in found["paired"]["mse"]}
-    assert found["groups"]["reg_paml"]["gap"]["difference"] is None
-    assert found["cost"]["reg_paml"]["fit_seconds"] is None
+    assert [(cell.method, cell.seed) for cell in found.missing] == list(unfinished)
+    assert found.mean("reg_paml") is None
+    assert found.seeds == (0,)  # no seed is complete: the first of those that lack the fewest entries
+    assert found.summary("paml").seeds == 0
+    assert found.summary("melu").seeds == 1
+    assert found.best.method == "reg_paml gamma=0.01"
+    assert not {"paml", "reg_paml"} & {line.method for line in found.paired["mse"]}
+    assert found.groups["reg_paml"].gap.difference is None
+    assert found.cost["reg_paml"].fit_seconds is None
     said = text_of(found)
     assert "Preliminary: 4 of 18 cells are not finished" in said
 
 
 def test_nothing_finished_yet(make: Make) -> None:
     found = make(unfinished=tuple((name, seed) for name in ENTRIES for seed in (0, 1)))
-    assert len(found["missing"]) == 18
-    assert found["best"] == {"baseline": None, "method": None}
-    assert found["shots"]["values"] == []
-    assert found["by_activity"]["bins"] == []
-    assert found["verdict"][0] == "No test user was scored, so nothing can be concluded."
+    assert len(found.missing) == 18
+    assert found.best == Best(baseline=None, method=None)
+    assert found.shots.values == ()
+    assert found.by_activity.bins == ()
+    assert found.verdict[0] == "No test user was scored, so nothing can be concluded."
 
 
 def test_no_test_users(make: Make) -> None:
     found = make(users=0)
-    assert found["missing"] == []
-    assert found["verdict"] == ["No test user was scored, so nothing can be concluded."]
+    assert found.missing == ()
+    assert found.verdict == ("No test user was scored, so nothing can be concluded.",)
 
 
 @pytest.mark.parametrize(("minor", "absent"), [(0.0, "minor"), (1.0, "major")])
 def test_an_empty_group(make: Make, minor: float, absent: str) -> None:
     found = make(minor=minor)
-    assert found["table"]["mse"]["paml"][absent]["mean"] is None
+    assert found.summary("paml", group=absent).mean is None
     assert f"There are no {absent} users among the test users" in text_of(found)
 
 
 def test_a_metric_that_is_undefined_for_many_users(make: Make) -> None:
     found = make(undefined=0.5)
-    assert found["table"]["ndcg3"]["paml"]["all"]["undefined"] == 60
+    assert found.summary("paml", "ndcg3").undefined == 60
     assert "nDCG@3 and nDCG@5 are undefined for 60 of 120 rows (a user in a seed)" in text_of(found)
     nobody = make(undefined=1.0, seeds=(0,))
-    assert nobody["table"]["ndcg3"]["paml"]["all"]["mean"] is None
-    assert nobody["paired"]["ndcg3"] == []
+    assert nobody.mean("paml", "ndcg3") is None
+    assert nobody.paired["ndcg3"] == ()
     assert "nDCG@3 and nDCG@5 are undefined for 60 of 60 test users" in text_of(nobody)
 
 
 def test_one_seed(make: Make) -> None:
     found = make(seeds=(7,))
-    assert found["table"]["mse"]["paml"]["all"]["deviation"] is None
+    assert found.summary("paml").deviation is None
     assert "There is one seed only" in text_of(found)
 
 
 def test_only_baselines_and_only_methods(make: Make) -> None:
-    simple = make(methods=[], variants={})
-    assert simple["best"] == {"baseline": "bias", "method": None}
-    assert simple["paired"]["mse"] == []
+    simple = make(methods=[], variants=())
+    assert simple.best == Best(baseline="bias", method=None)
+    assert simple.paired["mse"] == ()
     assert "there is no method to compare with" in text_of(simple)
     trained = make(baselines=[])
-    assert trained["best"] == {"baseline": None, "method": "reg_paml"}
-    assert trained["groups"]["reg_paml"]["gap_against_baseline"] is None
+    assert trained.best == Best(baseline=None, method="reg_paml")
+    assert trained.groups["reg_paml"].gap_against_baseline is None
     assert "there is no baseline to compare with" in text_of(trained)
 
 
@@ -261,7 +266,7 @@ def test_one_user(make: Make) -> None:
 
 
 def test_a_baseline_that_is_best(make: Make) -> None:
-    said = text_of(make(source="bookcrossing", methods=["melu"], variants={}))
+    said = text_of(make(source="bookcrossing", methods=["melu"], variants=()))
     assert said.startswith("Item + user bias, a baseline, is best: MSE ")
     assert "The best method, MeLU (" in said
     assert "higher than that" in said
@@ -272,42 +277,72 @@ def test_a_baseline_that_is_best(make: Make) -> None:
 
 def test_clicks(make: Make) -> None:
     found = make(target="click", source="taobao")
-    assert (found["metrics"], found["headline"]) == (["nel", "auc"], "nel")
+    assert [metric.name for metric in found.plan.metrics] == ["nel", "auc"]
+    assert found.plan.headline.name == "nel"
     assert "REG-PAML is best: NEL 0.0" in text_of(found)
-    assert found["paper"]["rows"] == []
-    assert "figures only" in found["paper"]["notes"][0]
+    assert found.paper is not None
+    assert found.paper.rows == ()
+    assert "figures only" in found.paper.notes[0]
 
 
 def test_the_paper_beside_ours(make: Make) -> None:
     found = make()
-    rows = {(row["table"], row["label"], row["metric"], row["group"]): row for row in found["paper"]["rows"]}
+    assert found.paper is not None
+    rows = {(row.table, row.label, row.metric, row.group): row for row in found.paper.rows}
     melu = rows["comparison", "MeLU", "mse", "all"]
-    assert (melu["paper"], melu["paper_deviation"]) == (1.451, 0.022)
-    assert melu["ours"] == found["table"]["mse"]["melu"]["all"]["mean"]
-    assert rows["comparison", "Meta-SGD", "mse", "all"]["ours"] is None
+    assert (melu.paper, melu.paper_deviation) == (1.451, 0.022)
+    assert melu.ours == found.mean("melu")
+    assert rows["comparison", "Meta-SGD", "mse", "all"].ours is None
     variant = rows["ablation", "REG-PAML gamma=0.01", "mse", "all"]
-    assert (variant["method"], variant["paper"]) == ("reg_paml gamma=0.01", 1.191)
-    assert rows["ablation", "REG-PAML gamma=0.001", "ndcg3", "all"]["method"] == "reg_paml"
-    assert rows["ablation", "REG-PAML gamma=0.0001", "mse", "all"]["ours"] is None
-    assert rows["groups", "AT-PAML", "p_value", "all"]["paper"] == 0.018
-    assert rows["groups", "MeLU", "p_value", "all"]["ours"] == found["groups"]["melu"]["test"]["p_value"]
-    constant = found["table"]["mse"]["training_mean"]["all"]["mean"]
-    said = " ".join(found["paper"]["differences"])
+    assert (variant.method, variant.paper) == ("reg_paml gamma=0.01", 1.191)
+    assert rows["ablation", "REG-PAML gamma=0.001", "ndcg3", "all"].method == "reg_paml"
+    assert rows["ablation", "REG-PAML gamma=0.0001", "mse", "all"].ours is None
+    assert rows["groups", "AT-PAML", "p_value", "all"].paper == 0.018
+    assert rows["groups", "MeLU", "p_value", "all"].ours == found.groups["melu"].test.p_value
+    constant = found.mean("training_mean")
+    said = " ".join(found.paper.differences)
     assert f"has an MSE of {constant:.3f}: 4 of the paper's 5 methods are worse" in said
     assert "recipe 'tuned'" in said
-    assert make(source="synthetic", group_by=None)["paper"] is None
+    assert make(source="synthetic", group_by=None).paper is None
 
 
 def test_bookcrossing_has_its_own_numbers(make: Make) -> None:
-    found = make(source="bookcrossing", methods=["melu"], variants={})["paper"]
-    assert {row["table"] for row in found["rows"]} == {"comparison"}
-    assert len(found["rows"]) == 15
+    found = make(source="bookcrossing", methods=["melu"], variants=()).paper
+    assert found is not None
+    assert {row.table for row in found.rows} == {"comparison"}
+    assert len(found.rows) == 15
 
 
-def test_damaged_plans_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"plan\.json: cannot be read"):
-        summarise_comparison(tmp_path)
-    for text, message in (("{", "is no JSON"), ('{"format": 2}', "not of format 1"), ('{"format": 1}', "lacks data")):
-        (tmp_path / "plan.json").write_text(text)
+def test_damaged_and_old_plans_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"plan\.json: cannot be read .* a folder made by `paml compare` expected"):
+        read_plan(tmp_path)
+    write_comparison(tmp_path)
+    whole = json.loads((tmp_path / "plan.json").read_text())
+    for change, message in (
+        ({"format": 1}, "is of format 1, and this version reads format 2; compare again with this version"),
+        ({"metrics": []}, "'metrics': .*; compare again with this version"),
+        ({"data": {**whole["data"], "target": "smell"}}, r"'data\.target': .*'rating' or 'click'"),
+        ({"colour": "blue"}, "'colour': Extra inputs"),
+    ):
+        (tmp_path / "plan.json").write_text(json.dumps({**whole, **change}))
         with pytest.raises(FormatError, match=message):
             summarise_comparison(tmp_path)
+    for text in ("{", "[]"):
+        (tmp_path / "plan.json").write_text(text)
+        with pytest.raises(FormatError, match="is no JSON"):
+            read_plan(tmp_path)
+
+
+def test_results_are_read_as_they_were_written(make: Make, tmp_path: Path) -> None:
+    found = make(unfinished=(("paml", 1),), undefined=0.5)
+    write_results(tmp_path, found)
+    assert read_results(tmp_path) == found
+    assert "cost" not in json.loads((tmp_path / "results.json").read_text())
+    (tmp_path / "results.json").write_text('{"format": 1}')
+    with pytest.raises(FormatError, match=r"results\.json: is of format 1, .*; compare again with this version"):
+        read_results(tmp_path)
+
+
+def test_what_is_not_a_number_is_none() -> None:
+    assert ProfileMean(mean=float("nan"), users=1).mean is None
+    assert ProfileMean(mean=float("inf"), users=1).mean is None

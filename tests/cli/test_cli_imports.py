@@ -53,8 +53,6 @@ def test_the_embedded_data_need_no_torch(tmp_path: Path) -> None:
     assert not found & {"torch", "sklearn", "matplotlib"}
 
 
-# Enable when `refresh` has moved from `paml.experiments.compare`, which trains, to `paml.report`: take the mark away.
-@pytest.mark.xfail(strict=True, reason="`refresh` still lies beside what trains")
 def test_report_needs_no_torch(tmp_path: Path, world: paml.Dataset) -> None:
     baselines = ["bias", "training_mean"]
     paml.compare(world, [], 1, out=tmp_path / "C", baselines=baselines)

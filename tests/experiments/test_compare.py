@@ -13,21 +13,25 @@ import polars as pl
 import pytest
 
 import paml
+from paml.analysis.plan import cell_name, read_plan, write_plan
+from paml.analysis.results import MissingCell, Results, read_results
 from paml.baselines import BASELINES, Fitted, SplitRows
 from paml.baselines.registry import Baseline
 from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
-from paml.errors import PamlError, SettingsError, TrainingError
+from paml.errors import FormatError, PamlError, SettingsError, TrainingError
+from paml.evaluation import metrics
 from paml.evaluation.blinding import BlindedDataset, require_untouched
 from paml.evaluation.scoring import evaluate_ensemble, predict_rows
-from paml.experiments.cells import Entry, cell_name
-from paml.experiments.compare import ABLATION, refresh
+from paml.experiments.compare import ABLATION
+from paml.experiments.plan import variant
+from paml.report.refresh import refresh
 
 QUICK = {"epochs": 1, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
 SIMPLE = ("training_mean", "bias")
 
 
-def quick_compare(data: paml.Dataset, out: Path, **more: Any) -> dict[str, Any]:
+def quick_compare(data: paml.Dataset, out: Path, **more: Any) -> Results:
     arguments = {"methods": ("melu", "reg_paml"), "seeds": 2, "baselines": SIMPLE, "settings": QUICK, **more}
     return paml.compare(data, out=out, **arguments)
 
@@ -96,15 +100,16 @@ def test_no_support_rows_leave_theta_as_it_is(done: Path, world: paml.Dataset) -
 
 
 def test_results_and_report_are_written(done: Path) -> None:
-    results = json.loads((done / "results.json").read_text())
-    assert results["missing"] == []
-    assert results["verdict"]
-    assert {entry["name"] for entry in results["entries"]} >= {"bias", "reg_paml gamma=0.5"}
-    assert set(results["by_group"]["values"])
+    results = read_results(done)
+    assert results.missing == ()
+    assert results.verdict
+    assert set(results.plan.names()) >= {"bias", "reg_paml gamma=0.5"}
+    assert results.by_group is not None
+    assert results.by_group.values
     assert (done / "report.html").stat().st_size > 10_000
     rows = pl.read_parquet(done / "rows.parquet").filter(pl.col("method") == "melu")
     mean = rows.group_by("seed").agg(pl.col("mse").mean())["mse"].mean()
-    assert results["table"]["mse"]["melu"]["all"]["mean"] == pytest.approx(mean)
+    assert results.mean("melu") == pytest.approx(mean)
 
 
 def test_a_second_call_reuses_everything(done: Path, world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +133,11 @@ def test_killed_and_continued_it_gives_the_same_results(world: paml.Dataset, tmp
     process.kill()
     process.wait()
     half = refresh(tmp_path / "killed")
-    assert half["missing"]
+    assert half.missing
     assert "report.html" in {file.name for file in (tmp_path / "killed").iterdir()}
     continued = quick_compare(world, tmp_path / "killed")
     assert (tmp_path / "killed" / "results.json").read_bytes() == (tmp_path / "whole" / "results.json").read_bytes()
-    assert set(continued["cost"]) == {*SIMPLE, "melu", "reg_paml"}
+    assert set(continued.cost) == {*SIMPLE, "melu", "reg_paml"}
 
 
 def test_other_data_or_settings_are_refused(
@@ -143,18 +148,21 @@ def test_other_data_or_settings_are_refused(
     with pytest.raises(SettingsError, match="was begun with another recipe"):
         quick_compare(world, done, recipe="paper")
     other = shutil.copytree(done, tmp_path / "other")
-    plan = json.loads((other / "plan.json").read_text())
-    assert plan.pop("created_by") == f"paml {paml.__version__}"
-    for made, begun in (({"created_by": "paml 0"}, "paml 0"), ({}, "an unknown version")):
-        (other / "plan.json").write_text(json.dumps({**plan, **made}))
-        with pytest.raises(SettingsError, match=f"other: was begun with {begun}, and this is paml {paml.__version__};"):
-            quick_compare(world, other)
-        assert (
-            refresh(other)["table"] == json.loads((done / "results.json").read_text())["table"]
-        )  # a report may be made
+    plan = read_plan(other)
+    assert plan.created_by == f"paml {paml.__version__}"
+    write_plan(other, plan.model_copy(update={"created_by": "paml 0"}))
+    with pytest.raises(SettingsError, match=f"other: was begun with paml 0, and this is paml {paml.__version__};"):
+        quick_compare(world, other)
+    assert refresh(other).table == read_results(done).table  # a report may be made
+    write_plan(other, plan.model_copy(update={"metrics": plan.metrics[:2]}))
+    with pytest.raises(SettingsError, match="was begun with other metrics"):
+        quick_compare(world, other)
+    (other / "plan.json").write_text(json.dumps({"format": 1, "created_by": plan.created_by}))
+    with pytest.raises(FormatError, match=r"is of format 1, .*; compare again with this version"):
+        quick_compare(world, other)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(SettingsError, match="is no comparison, and not empty"):
+    with pytest.raises(SettingsError, match="is neither empty nor a comparison"):
         quick_compare(world, tmp_path / "full")
     with pytest.raises(PamlError, match="a folder made by `paml compare` expected"):
         refresh(tmp_path)
@@ -186,10 +194,12 @@ def test_no_test_users(tmp_path: Path) -> None:
 
 
 def test_the_papers_ablation_is_understood() -> None:
-    gammas = [Entry.variant(text).settings for text in ABLATION]
-    assert [settings.get("gamma") for settings in gammas if settings] == ["1e-5", "1e-4", "1e-2", None]
+    assert [variant(text).settings.get("gamma") for text in ABLATION] == ["1e-5", "1e-4", "1e-2", None]
+    found = variant(ABLATION[0])
+    assert (found.name, found.label, found.method) == ("reg_paml gamma=1e-5", "REG-PAML gamma=1e-5", "reg_paml")
+    assert (found.kind, variant("melu").kind) == ("variant", "method")
     with pytest.raises(SettingsError, match="unknown method ''"):
-        Entry.variant(" ")
+        variant(" ")
     assert cell_name("reg_paml a=<b>/..", 1) == "reg_paml a= b .. 1".replace(" 1", "@1")
 
 
@@ -214,7 +224,8 @@ def test_whoever_peeks_is_found_out(world: paml.Dataset, tmp_path: Path, monkeyp
 
     monkeypatch.setitem(BASELINES, "cheat", Baseline("cheat", "cheat", frozenset({"rating"}), peek))
     results = quick_compare(world, tmp_path / "out", methods=(), seeds=1, baselines=["cheat"])
-    assert "predictions of 'cheat' are not finite" in results["missing"][0]["reason"]
+    assert results.missing[0].reason is not None
+    assert "predictions of 'cheat' are not finite" in results.missing[0].reason
     with pytest.raises(TrainingError):
         require_untouched(np.array([1.0, np.nan]), "x")
 
@@ -231,7 +242,8 @@ def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:
     results = paml.compare(
         click_world, ("melu",), 1, out=tmp_path / "out", baselines=("constant_rate", "user_rate"), settings=QUICK
     )
-    assert results["headline"] == "nel"
+    assert results.plan.headline.name == "nel"
+    assert results.plan.data.click_weights == (0.1, 0.9)
     predictions = pl.read_parquet(tmp_path / "out" / "predictions.parquet")
     assert set(predictions["label"]) == {0, 1}
     assert predictions["p"].is_between(0, 1).all()
@@ -241,30 +253,29 @@ def test_small_groups_and_single_rows_make_no_trouble(tmp_path: Path) -> None:
     data = paml.prepare("synthetic", out=tmp_path / "data", users=60, items=30, median_rows=3, major_above=9)
     results = quick_compare(data, tmp_path / "out", seeds=1, same_split=True)
     text = (tmp_path / "out" / "report.html").read_text()
-    assert results["table"]["mse"]["melu"]["major"]["mean"] is None
+    assert results.summary("melu", group="major").mean is None
     assert ">nan<" not in text.lower()
     assert ">None<" not in text
     shutil.rmtree(tmp_path / "out" / "cells" / "melu@0")
-    assert refresh(tmp_path / "out")["missing"] == [{"method": "melu", "seed": 0}]
+    assert refresh(tmp_path / "out").missing == (MissingCell(method="melu", seed=0),)
 
 
 def test_a_training_that_diverges_stops_no_other(world: paml.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = quick_compare(world, out, methods=("melu",), seeds=1, variants=["melu outer_rate=1e30"])
-    assert [cell["method"] for cell in results["missing"]] == ["melu outer_rate=1e30"]
-    assert "the loss is" in results["missing"][0]["reason"]
-    assert any("failed with seed 0 and is left out" in sentence for sentence in results["verdict"])
-    assert results["table"]["mse"]["melu"]["all"]["mean"] is not None
+    assert [cell.method for cell in results.failed] == ["melu outer_rate=1e30"]
+    assert "the loss is" in str(results.failed[0].reason)
+    assert any("failed with seed 0 and is left out" in sentence for sentence in results.verdict)
+    assert results.mean("melu") is not None
     assert "failed with seed 0" in (out / "report.html").read_text()
 
 
 def test_later_calls_add_to_a_comparison(world: paml.Dataset, tmp_path: Path) -> None:
     quick_compare(world, tmp_path / "out", methods=("melu",), seeds=1, group_by="age")
     results = quick_compare(world, tmp_path / "out", methods=("paml",), seeds=2, baselines=("item_mean",))
-    assert results["plan"]["methods"] == ["melu", "paml"]
-    assert results["plan"]["baselines"] == ["training_mean", "bias", "item_mean"]
-    assert results["plan"]["group_by"] == "age"
-    assert results["missing"] == []
+    assert results.plan.names() == ["training_mean", "bias", "item_mean", "melu", "paml"]
+    assert results.plan.group_by == "age"
+    assert results.missing == ()
     again = quick_compare(
         world,
         tmp_path / "out",
@@ -274,7 +285,7 @@ def test_later_calls_add_to_a_comparison(world: paml.Dataset, tmp_path: Path) ->
             **{name: str(QUICK[name]) for name in ("ensemble_size", "embedding_size", "item_embedding")},
         },
     )
-    assert again["plan"]["methods"] == ["melu", "paml", "reg_paml"]  # settings are the same however they were given
+    assert again.plan.names("method") == ["melu", "paml", "reg_paml"]  # settings are the same however they were given
 
 
 def test_half_a_grid_compares_only_seeds_that_all_have(done: Path, tmp_path: Path) -> None:
@@ -282,15 +293,15 @@ def test_half_a_grid_compares_only_seeds_that_all_have(done: Path, tmp_path: Pat
     shutil.copytree(done, half)
     shutil.rmtree(half / "cells" / "melu@1")
     results = refresh(half)
-    assert results["seeds"] == [0]
-    assert results["verdict"][0].startswith("Preliminary: 1 of 10 cells is not finished (MeLU with seed 1); numbers")
-    assert {summary["all"]["seeds"] for summary in results["table"]["mse"].values()} == {1}
+    assert results.seeds == (0,)
+    assert results.verdict[0].startswith("Preliminary: 1 of 10 cells is not finished (MeLU with seed 1); numbers")
+    assert {results.summary(name).seeds for name in results.plan.names()} == {1}
 
 
 def test_a_folder_without_cells_keeps_its_rows(done: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shutil.copytree(done, shared, ignore=shutil.ignore_patterns("cells", "runs", "splits"))
-    assert refresh(shared)["table"] == json.loads((done / "results.json").read_text())["table"]
+    assert refresh(shared).table == read_results(done).table
     assert (shared / "rows.parquet").exists()
 
 
@@ -300,5 +311,32 @@ def test_packages_that_are_not_installed(world: paml.Dataset, tmp_path: Path, mo
         quick_compare(world, tmp_path / "a", baselines=["bias", "lenskit_mf"])
     assert not (tmp_path / "a").exists()
     results = quick_compare(world, tmp_path / "b", methods=(), seeds=1, baselines=None)
-    assert "lenskit_mf" not in results["plan"]["baselines"]
-    assert "bias" in results["plan"]["baselines"]
+    assert "lenskit_mf" not in results.plan.names()
+    assert "bias" in results.plan.names()
+
+
+def test_a_further_metric_is_one_entry_of_the_registry(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def within_one(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
+        return metrics.per_user_mean(np.abs(target_N - prediction_N) <= 1, count_U)
+
+    further = metrics.Metric("within1", "within 1", "higher", 2, metrics.RATING, within_one)
+    monkeypatch.setitem(metrics.METRICS, "within1", further)
+    out = tmp_path / "out"
+    results = quick_compare(world, out, methods=("melu",), seeds=1, baselines=("bias",))
+    rows = pl.read_parquet(out / "rows.parquet")
+    mean = rows.filter(pl.col("method") == "bias")["within1"].mean()
+    assert 0 < mean < 1
+    assert results.mean("bias", "within1") == pytest.approx(mean)
+    assert results.plan.metric("within1").better == "higher"
+    assert [line.method for line in results.paired["within1"]] == ["melu"]
+    stored = json.loads((out / "results.json").read_text())
+    assert stored["table"]["within1"]["bias"]["all"]["mean"] == pytest.approx(mean)
+    for text in ((out / "tables" / "comparison.txt").read_text(), (out / "report.html").read_text()):
+        assert "within 1 ↑" in text
+        assert f"{mean:.2f}" in text
+    assert "within 1" in (out / "tables" / "paired.txt").read_text()
+    evaluated = paml.evaluate(out / "runs" / "melu@0")
+    assert evaluated["within1"]["all"] == pytest.approx(results.mean("melu", "within1"))
+    assert evaluated["undefined"]["within1"] == 0

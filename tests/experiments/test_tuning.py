@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import paml
 from paml.cli import app
 from paml.errors import FormatError, SettingsError, TrainingError
-from paml.experiments.tuning.search import Budget
+from paml.experiments.tuning.search import Budget, SearchResult
 from paml.experiments.tuning.space import SPACES, Among, Range, place, read_space, space_for
 from paml.experiments.tuning.study import STARTUP_TRIALS, Trial, propose
 from paml.methods.registry import METHODS
@@ -32,7 +32,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     return paml.prepare("synthetic", out=tmp_path_factory.mktemp("small") / "data", users=200, items=40)
 
 
-def search(data: paml.Dataset, out: Path, **more: Any) -> dict[str, Any]:
+def search(data: paml.Dataset, out: Path, **more: Any) -> SearchResult:
     return paml.tune(data, out=out, **{"budget": 3, "settings": QUICK, **more})
 
 
@@ -61,22 +61,22 @@ def test_the_first_trial_is_the_start_and_the_best_is_never_worse(done: Path, sm
     trials = log(done)
     assert [trial["number"] for trial in trials] == list(range(12))
     start = paml.train(small, "reg_paml", out=done.parent / "start", settings=QUICK)
-    assert trials[0]["validation"] == start.settings.summary["best_validation"] == found["start"]["validation"]
+    assert trials[0]["validation"] == start.settings.summary["best_validation"] == found.start.validation
     assert trials[0]["settings"] == {name: getattr(start.settings.recipe, name) for name in trials[0]["settings"]}
     finished = [trial["validation"] for trial in trials if trial["state"] == "finished"]
-    assert found["best"]["validation"] == min(finished) <= trials[0]["validation"]
-    assert sum(found["trials"].values()) == 12
+    assert found.best.validation == min(finished) <= trials[0]["validation"]
+    assert sum(found.trials.values()) == 12
     assert set(trials[1]["settings"]) == set(SPACES["reg_paml"])
 
 
 def test_the_best_recipe_trains_to_the_same_value(done: Path, small: paml.Dataset, tmp_path: Path) -> None:
     found = search(small, done, budget=12)
-    run = paml.train(small, "reg_paml", found["best_recipe"], out=tmp_path / "run")
-    assert run.settings.summary["best_validation"] == found["best"]["validation"]
-    assert run.settings.summary["best_epoch"] == found["best"]["epoch"]
-    kept = paml.load(found["run"])
+    run = paml.train(small, "reg_paml", found.best_recipe, out=tmp_path / "run")
+    assert run.settings.summary["best_validation"] == found.best.validation
+    assert run.settings.summary["best_epoch"] == found.best.epoch
+    kept = paml.load(found.run)
     assert kept.settings.recipe == run.settings.recipe
-    assert [run.name for run in (done / "runs").iterdir()] == [str(found["best"]["trial"])]
+    assert [run.name for run in (done / "runs").iterdir()] == [str(found.best.trial)]
     assert kept.evaluate().equals(run.evaluate())
 
 
@@ -86,19 +86,19 @@ def test_bad_trials_are_pruned(small: paml.Dataset, tmp_path: Path) -> None:
     trials = log(tmp_path / "out")
     pruned = [trial for trial in trials if trial["state"] == "pruned"]
     assert pruned
-    assert found["trials"]["pruned"] == len(pruned)
+    assert found.trials["pruned"] == len(pruned)
     assert all(2 <= len(trial["history"]) < 4 for trial in pruned)
     assert all(trial["number"] >= STARTUP_TRIALS for trial in pruned)
-    assert all(trial["validation"] > found["best"]["validation"] for trial in pruned)
+    assert all(trial["validation"] > found.best.validation for trial in pruned)
 
 
 def test_a_planted_better_setting_is_found(small: paml.Dataset, tmp_path: Path) -> None:
     space = write(tmp_path / "space.toml", "[outer_rate]\nlow = 1e-9\nhigh = 1e-1\nlog = true\n")
     start = write(tmp_path / "start.toml", "outer_rate = 1e-9\nhidden = [8]\nembedding_size = 4\nepochs = 2\n")
     found = paml.tune(small, "melu", start, budget=8, space=space, out=tmp_path / "out")
-    assert found["start"]["settings"] == {"outer_rate": 1e-9}
-    assert found["best"]["settings"]["outer_rate"] > 1e-5
-    assert found["best"]["validation"] < 0.9 * found["start"]["validation"]
+    assert found.start.settings == {"outer_rate": 1e-9}
+    assert found.best.settings["outer_rate"] > 1e-5
+    assert found.best.validation < 0.9 * found.start.validation
 
 
 def test_the_test_users_targets_cannot_be_read(small: paml.Dataset, done: Path, tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_a_longer_budget_goes_on_where_the_shorter_ended(small: paml.Dataset, do
 
 def test_the_time_ends_a_search_but_not_before_its_start(small: paml.Dataset, tmp_path: Path) -> None:
     found = search(small, tmp_path / "out", budget="0.001s")
-    assert found["trials"] == {"finished": 1, "pruned": 0, "diverged": 0}
+    assert found.trials == {"finished": 1, "pruned": 0, "diverged": 0}
     space = write(tmp_path / "space.toml", "[epochs]\namong = [1, 1000000]\n")
     start = write(tmp_path / "start.toml", "epochs = 1\nhidden = [8]\nembedding_size = 4\n")
     found = search(small, tmp_path / "long", budget="2s", space=space, recipe=start, settings={})
-    assert found["seconds"] < 2.5
+    assert found.seconds < 2.5
     assert {trial["settings"]["epochs"] for trial in log(tmp_path / "long")[1:]} <= {1}  # the other was cut off
 
 
@@ -179,10 +179,10 @@ def test_other_data_and_foreign_folders_are_refused(done: Path, world: paml.Data
     with pytest.raises(SettingsError, match="was begun with another data set"):
         search(world, done)
     write(tmp_path / "file", "")
-    with pytest.raises(SettingsError, match="is no search, and not empty"):
+    with pytest.raises(SettingsError, match="is neither empty nor a search"):
         search(world, tmp_path)
     write(tmp_path / "plan.json", "{}")
-    with pytest.raises(FormatError, match="is not the plan of a search"):
+    with pytest.raises(FormatError, match="is of format None, and this version reads format 1"):
         search(world, tmp_path)
 
 
@@ -203,7 +203,7 @@ def test_trials_that_diverge_are_no_crash(small: paml.Dataset, tmp_path: Path) -
     diverged = [trial for trial in log(tmp_path / "out") if trial["state"] == "diverged"]
     assert {trial["settings"]["outer_rate"] for trial in diverged} == {1e30}
     assert all("the loss is" in trial["reason"] or "validation" in trial["reason"] for trial in diverged)
-    assert found["best"]["settings"]["outer_rate"] != 1e30
+    assert found.best.settings["outer_rate"] != 1e30
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
     space = write(tmp_path / "worse.toml", "[outer_rate]\namong = [1e29, 1e30]\n")
     start = write(tmp_path / "start.toml", "outer_rate = 1e30\nhidden = [8]\nepochs = 2\n")
@@ -356,7 +356,7 @@ def test_optuna_is_an_extra(small: paml.Dataset, tmp_path: Path, monkeypatch: py
 
 def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:
     found = search(click_world, tmp_path / "out", method="melu", budget=2)
-    assert found["metric"] == "nel"
+    assert found.metric == "nel"
 
 
 def test_the_command(small: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,21 @@
 """A comparison's folder made by hand: simulated rows of which the truth is known. Legend: U users."""
 
-import json
-from copy import deepcopy
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
-from paml.analysis.results import summarise_comparison
+from paml.analysis.plan import DataFacts, Plan, in_order, write_plan
+from paml.analysis.results import Results
+from paml.analysis.summarise import summarise_comparison
+from paml.data.schema import CLICK_WEIGHTS
+from paml.experiments.plan import choose_entries, metric_facts
 
 QUICK = 30  # resamples where the interval is not what is tested
 METHODS = ["melu", "paml", "reg_paml"]
-VARIANTS = {
-    "reg_paml gamma=0.01": {"method": "reg_paml", "settings": {"gamma": 0.01}},
-    "reg_paml gamma=1e-05": {"method": "reg_paml", "settings": {"gamma": 1e-5}},
-}
+VARIANTS = ("reg_paml gamma=0.01", "reg_paml gamma=1e-05")
 BASELINES = {"rating": ["training_mean", "item_mean", "bias"], "click": ["constant_rate", "user_rate", "logistic"]}
 REFERENCE = "retrained_mf"
 SHOTS = ["0", "1", "3", "5", "10", "20", "all"]
@@ -32,17 +32,18 @@ TRUTH = {  # how far an entry's errors lie above those of the best baseline
     "reg_paml": -0.2,
     "reg_paml gamma=0.01": -0.1,
     "reg_paml gamma=1e-05": 0.3,
+    "reg_paml outer_rate=5e-4": 0.3,
 }
 
 
 def write_comparison(
     folder: Path,
     *,
-    target: str = "rating",
+    target: Literal["rating", "click"] = "rating",
     source: str = "ml-1m",
-    methods: list[str] | None = None,
-    variants: dict[str, Any] | None = None,
-    baselines: list[str] | None = None,
+    methods: Sequence[str] = METHODS,
+    variants: Sequence[str] = VARIANTS,
+    baselines: Sequence[str] | None = None,
     seeds: tuple[int, ...] = (0, 1),
     users: int = 60,
     minor: float = 1 / 3,
@@ -60,8 +61,6 @@ def write_comparison(
     users without a ranking metric, `unfinished` the cells that are missing.
     """
     rng = np.random.default_rng(seed)
-    methods = METHODS if methods is None else methods
-    variants = VARIANTS if variants is None else variants
     references = [REFERENCE] if target == "rating" else []
     baselines = [*BASELINES[target], *references] if baselines is None else baselines
     people = _people(rng, users, minor, undefined)
@@ -84,28 +83,29 @@ def write_comparison(
             items.append(_scored(_under(cell.filter(cold), "items", "cold"), error_U[cold] + 0.2, target, rng))
             cost.append(_cost(name, run, name in baselines))
     folder.mkdir(parents=True, exist_ok=True)
-    plan = {
-        "format": 1,
-        "created_by": "paml 0",
-        "data": {
-            "path": "data",
-            "fingerprint": "0" * 16,
-            "source": source,
-            "target": target,
-            "users": 10 * users,
-            "items": 80,
-            "interactions": 400 * users,
-        },
-        "recipe": "tuned",
-        "settings": {},
-        "seeds": list(seeds),
-        "same_split": True,
-        "methods": methods,
-        "baselines": baselines,
-        "variants": variants,
-        "group_by": group_by,
-    }
-    (folder / "plan.json").write_text(json.dumps(plan))
+    plan = Plan(
+        created_by="paml 0",
+        data=DataFacts(
+            path="data",
+            fingerprint="0" * 16,
+            source=source,
+            target=target,
+            users=10 * users,
+            items=80,
+            interactions=400 * users,
+            click_weights=CLICK_WEIGHTS if target == "click" else None,
+        ),
+        recipe="tuned",
+        recipe_digest="",
+        settings={},
+        gamma=1e-3,
+        seeds=seeds,
+        same_split=True,
+        group_by=group_by,
+        entries=in_order(choose_entries(target, "tuned", methods, baselines, variants)),
+        metrics=metric_facts(target),
+    )
+    write_plan(folder, plan)
     if rows:
         pl.concat(rows).write_parquet(folder / "rows.parquet")
         pl.concat([*shots, *items]).drop("support_rows", "user.age").write_parquet(folder / "scenarios.parquet")
@@ -113,15 +113,15 @@ def write_comparison(
     return folder
 
 
-_MADE: dict[str, dict[str, Any]] = {}
+_MADE: dict[str, Results] = {}
 
 
-def summarised(folder: Path, **wishes: Any) -> dict[str, Any]:
+def summarised(folder: Path, **wishes: Any) -> Results:
     """The results of such a comparison, made once; `folder` is used if it is the first."""
     key = repr(sorted(wishes.items()))
     if key not in _MADE:
         _MADE[key] = summarise_comparison(write_comparison(folder, **wishes), resamples=QUICK)
-    return deepcopy(_MADE[key])
+    return _MADE[key]
 
 
 def _people(rng: np.random.Generator, users: int, minor: float, undefined: float) -> pl.DataFrame:

@@ -1,19 +1,16 @@
 """A comparison made by hand, completed by everything that a report can show."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from paml.analysis.results import summarise_comparison
+from paml.analysis.plan import read_plan
+from paml.analysis.results import Results, write_results
+from paml.analysis.summarise import summarise_comparison
 from paml.baselines import reweighted
 
-VARIANTS = {  # settings come from the command line as text
-    "reg_paml gamma=0.01": {"method": "reg_paml", "settings": {"gamma": "0.01"}},
-    "reg_paml gamma=1e-05": {"method": "reg_paml", "settings": {"outer_rate": "5e-4"}},
-}
+VARIANTS = ("reg_paml gamma=0.01", "reg_paml outer_rate=5e-4")
 PERSONAL = ("paml", "reg_paml", *VARIANTS)
 
 
@@ -35,25 +32,19 @@ def complete(folder: Path) -> Path:
     epochs.with_columns(loss=1 / pl.col("epoch"), validation=0.8 + 0.5 / pl.col("epoch")).write_parquet(
         folder / "history.parquet"
     )
-    plan = json.loads((folder / "plan.json").read_text())
-    if plan["data"]["target"] == "click":
+    if read_plan(folder).data.target == "click":
         parts = []
         for name, seed in rows.select("method", "seed").unique(maintain_order=True).iter_rows():
             p_N = rng.uniform(0.05, 0.6, 400)
             columns = {"label": (rng.random(400) < p_N).astype(np.int64), "p": reweighted(p_N)}
             parts.append(pl.DataFrame({"method": [name] * 400, "seed": [seed] * 400, **columns}))
         pl.concat(parts).write_parquet(folder / "predictions.parquet")
-    write_results(folder)
+    summarise_again(folder)
     return folder
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    results, cost = (json.loads((folder / f"{name}.json").read_text()) for name in ("results", "costs"))
-    return {**results, "cost": cost}
-
-
-def write_results(folder: Path) -> dict[str, Any]:
+def summarise_again(folder: Path) -> Results:
+    """Results of the folder's rows as they are now, stored."""
     results = summarise_comparison(folder, resamples=50)
-    (folder / "results.json").write_text(json.dumps({k: v for k, v in results.items() if k != "cost"}))
-    (folder / "costs.json").write_text(json.dumps(results["cost"]))
+    write_results(folder, results)
     return results

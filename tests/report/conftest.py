@@ -19,6 +19,6 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("comparison") / "OUTC"
-    complete(write_comparison(folder, target="click", source="taobao", variants={}))
+    complete(write_comparison(folder, target="click", source="taobao", variants=()))
     write_report(folder)
     return folder

@@ -4,18 +4,19 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from paml.analysis.results import read_results
 from paml.baselines import reweighted
+from paml.data.schema import CLICK_WEIGHTS
 from paml.report.figures import FIGURES, Figure, figures, save_figures, style
 from paml.report.figures.accuracy import calibration_curve, kernel_density
 from paml.report.figures.material import Material
 from report.comparison import write_comparison
-from report.complete import complete, read_results, write_results
+from report.complete import complete, summarise_again
 
 SVG = "{http://www.w3.org/2000/svg}"
 CLICKS_ONLY = {"clicks", "calibration"}
@@ -29,12 +30,8 @@ def meanings(folder: Path, name: str) -> list[str]:
     return titles[1:]  # the first is the figure's own
 
 
-def results_of(folder: Path) -> dict[str, Any]:
-    return read_results(folder)
-
-
-def labels(folder: Path, *kinds: str) -> dict[str, str]:
-    return {e["name"]: e["label"] for e in results_of(folder)["entries"] if not kinds or e["kind"] in kinds}
+def labels(folder: Path) -> dict[str, str]:
+    return read_results(folder).plan.labels
 
 
 def numbers(text: str) -> list[float]:
@@ -68,21 +65,21 @@ def test_files_are_sound_and_refer_to_themselves_only(ratings: Path, clicks: Pat
 
 def test_the_same_comparison_gives_the_same_bytes(clicks: Path) -> None:
     before = {path.name: path.read_bytes() for path in (clicks / "figures").iterdir()}
-    drawn = figures(clicks, results_of(clicks))
+    drawn = figures(clicks, read_results(clicks))
     assert {f"{name}.svg": figure.svg.encode() for name, figure in drawn.items()}.items() <= before.items()
     assert {f"{name}.pdf": figure.pdf for name, figure in drawn.items()}.items() <= before.items()
 
 
 def test_the_comparison_shows_the_tables_means(ratings: Path) -> None:
-    table = results_of(ratings)["table"]["mse"]
+    results = read_results(ratings)
     told = meanings(ratings, "comparison")
-    assert len(told) == len(table)
+    assert len(told) == len(results.plan.entries)
     for (name, label), text in zip(labels(ratings).items(), told, strict=True):
         mean, low, high = numbers(text.removeprefix(label))[:1] + numbers(text.removeprefix(label))[-2:]
         assert text.startswith(f"{label}: ")
-        assert mean == pytest.approx(table[name]["all"]["mean"], abs=5e-5)
+        assert mean == pytest.approx(results.mean(name), abs=5e-5)
         assert low < mean < high
-    assert f">{table['reg_paml']['all']['mean']:.3f}<" in (ratings / "figures" / "comparison.svg").read_text()
+    assert f">{results.mean('reg_paml'):.3f}<" in (ratings / "figures" / "comparison.svg").read_text()
 
 
 @pytest.mark.parametrize("name", ["boxes", "boxes_enlarged"])
@@ -132,19 +129,18 @@ def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
 
 
 def test_curves_show_the_results(ratings: Path) -> None:
-    results = results_of(ratings)
+    results = read_results(ratings)
     told = " ".join(meanings(ratings, "shots"))
-    for mean in results["shots"]["means"]["reg_paml"]:
+    for mean in results.shots.means["reg_paml"]:
         assert f"{mean:.4f}" in told
     assert "training mean" not in told  # the best baseline alone
     cold = " ".join(meanings(ratings, "items"))
-    assert f"REG-PAML, new items: {results['items']['cold']['reg_paml']:.4f}" in cold
-    assert len(meanings(ratings, "cost")) == len(results["entries"])
+    assert f"REG-PAML, new items: {results.items.cold['reg_paml']:.4f}" in cold
+    assert len(meanings(ratings, "cost")) == len(results.plan.entries)
     assert len(meanings(ratings, "activity")) == 6
     assert len(meanings(ratings, "learning")) == 5
-    table = results["table"]["mse"]
     expected = {
-        group: [table[name][group]["mean"] for name in ("reg_paml", "reg_paml gamma=0.01")]
+        group: [results.summary(name, group=group).mean for name in ("reg_paml", "reg_paml gamma=0.01")]
         for group in ("all", "major", "minor")
     }
     assert meanings(ratings, "gamma") == [
@@ -153,38 +149,39 @@ def test_curves_show_the_results(ratings: Path) -> None:
 
 
 def test_the_best_of_either_kind_by_profile(ratings: Path, tmp_path: Path) -> None:
-    values = results_of(ratings)["by_group"]["values"]
+    found = read_results(ratings).by_group
+    assert found is not None
     expected = {
-        f"{label}, age {value}: {line[name]['mean']:.4f}, {line[name]['users']} users"
-        for value, line in values.items()
+        f"{label}, age {value}: {line[name].mean:.4f}, {line[name].users} users"
+        for value, line in found.values.items()
         for name, label in (("bias", "item + user bias"), ("reg_paml", "REG-PAML"))
     }
     assert len(expected) == 2 * 3
     assert set(meanings(ratings, "by_group")) == expected
-    folder = write_comparison(tmp_path / "OUT", variants={}, methods=["paml"])
+    folder = write_comparison(tmp_path / "OUT", variants=(), methods=["paml"])
     rows = pl.read_parquet(folder / "rows.parquet").with_columns(pl.col("user").alias("user.age"))
     rows.write_parquet(folder / "rows.parquet")
-    many = figures(folder, write_results(folder))["by_group"]
+    many = figures(folder, summarise_again(folder))["by_group"]
     assert many.caption.endswith("by the users' age. The 12 values with the most users, of 60.")
     assert many.svg.count("PAML, age") == 12
-    without = write_comparison(tmp_path / "WITHOUT", variants={}, methods=["paml"], group_by=None)
-    assert "by_group" not in figures(without, write_results(without))
+    without = write_comparison(tmp_path / "WITHOUT", variants=(), methods=["paml"], group_by=None)
+    assert "by_group" not in figures(without, summarise_again(without))
 
 
 def test_clicks_show_both_metrics(clicks: Path) -> None:
-    table = results_of(clicks)["table"]
+    results = read_results(clicks)
     told = meanings(clicks, "clicks")
     for metric in ("auc", "nel"):
         for name, label in labels(clicks).items():
-            found = table[metric][name]["all"]
-            assert f"{label}: {metric.upper()} {found['mean']:.4f} ± {found['deviation']:.4f}" in told
+            found = results.summary(name, metric)
+            assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in told
 
 
 def test_calibration_is_freed_of_the_weights() -> None:
     rng = np.random.default_rng(1)
     p_N = rng.uniform(0.01, 0.5, 50_000)
     label_N = (rng.random(len(p_N)) < p_N).astype(int)
-    predicted_B, observed_B = calibration_curve(reweighted(p_N), label_N)
+    predicted_B, observed_B = calibration_curve(reweighted(p_N), label_N, CLICK_WEIGHTS)
     assert len(predicted_B) == 10
     assert predicted_B.mean() == pytest.approx(p_N.mean(), abs=1e-9)
     assert np.abs(predicted_B - observed_B).max() < 0.03
@@ -214,7 +211,7 @@ def test_names_at_curves_do_not_overlap() -> None:
 
 
 def test_colours_stand_out_and_stay(ratings: Path) -> None:
-    material = Material.read(ratings, results_of(ratings))
+    material = Material.read(ratings, read_results(ratings))
     colours = {entry.name: entry.colour for entry in material.entries}
     assert colours["reg_paml"] == style.METHOD_COLOURS["reg_paml"]
     learned = [entry.colour for entry in material.entries if entry.learned]
@@ -239,29 +236,29 @@ def luminance(colour: str) -> float:
 def test_nothing_to_draw_leaves_figures_out(tmp_path: Path) -> None:
     everything = tuple((name, seed) for name in ("bias", "paml") for seed in (0, 1))
     folder = write_comparison(
-        tmp_path / "OUT", methods=["paml"], variants={}, baselines=["bias"], unfinished=everything
+        tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], unfinished=everything
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert figures(folder, write_results(folder)) == {}
+        assert figures(folder, summarise_again(folder)) == {}
 
 
 @pytest.mark.parametrize("users", [1, 3])
 def test_hardly_any_users(tmp_path: Path, users: int) -> None:
-    folder = write_comparison(tmp_path / "OUT", users=users, seeds=(0,), variants={}, methods=["paml"])
-    drawn = figures(complete(folder), results_of(folder))
+    folder = write_comparison(tmp_path / "OUT", users=users, seeds=(0,), variants=(), methods=["paml"])
+    drawn = figures(complete(folder), read_results(folder))
     assert "comparison" in drawn
     assert "embeddings" not in drawn
 
 
 def test_values_that_do_not_vary(tmp_path: Path) -> None:
-    folder = complete(write_comparison(tmp_path / "OUT", methods=["paml"], variants={}, baselines=["bias"]))
+    folder = complete(write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"]))
     rows = pl.read_parquet(folder / "rows.parquet").with_columns(mse=pl.lit(1.0), rate=pl.lit(0.01))
     rows.write_parquet(folder / "rows.parquet")
     embedded = pl.read_parquet(folder / "embeddings.parquet")
     same = pl.Series([[1.0, 2.0]] * len(embedded), dtype=pl.List(pl.Float32))
     embedded.with_columns(vector=same).write_parquet(folder / "embeddings.parquet")
-    drawn = figures(folder, write_results(folder))
+    drawn = figures(folder, summarise_again(folder))
     assert {"comparison", "boxes"} <= set(drawn)
     assert not {"rates", "embeddings", "violins"} & set(drawn)
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from paml.analysis.results import MissingCell, read_results
 from paml.errors import FormatError
 from paml.report import write_report
 from paml.report.figures import figures
 from paml.report.page import page
 from paml.report.tables import all_tables
 from report.comparison import write_comparison
-from report.complete import read_results, write_results
+from report.complete import summarise_again
 from report.test_figures import contrast
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -50,10 +51,6 @@ def outline(text: str) -> Outline:
     return found
 
 
-def results_of(folder: Path) -> dict[str, Any]:
-    return read_results(folder)
-
-
 @pytest.mark.parametrize("kind", ["ratings", "clicks"])
 def test_page_is_sound_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(kind)
@@ -80,11 +77,11 @@ def test_page_is_sound_and_needs_nothing_else(kind: str, request: pytest.Fixture
 
 def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
     text = (ratings / "report.html").read_text()
-    results = results_of(ratings)
+    results = read_results(ratings)
     places = [text.index(f'<section id="{name}"') for name in ("verdict", "tables", "figures", "made")]
     assert places == sorted(places)
     assert "Not finished" not in text
-    assert results["plan"]["data"]["fingerprint"] in text
+    assert results.plan.data.fingerprint in text
     assert "<dt>version</dt><dd>paml 0</dd>" in text  # that of the comparison, not that of the report
     assert "paml compare data" in text
     assert f"paml report {ratings}" in text
@@ -92,20 +89,24 @@ def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
 
 
 def test_the_papers_clicks_have_a_note_and_no_table(clicks: Path, ratings: Path) -> None:
-    notes = results_of(clicks)["paper"]["notes"]
+    paper = read_results(clicks).paper
+    assert paper is not None
+    notes = paper.notes
     text = (clicks / "report.html").read_text()
     section = text[text.index('<section id="tables"') : text.index('<section id="figures"')]
     assert all(escape(note) in section for note in notes)
     assert len(notes) == 2
-    assert results_of(ratings)["paper"]["notes"] == []
+    quoted = read_results(ratings).paper
+    assert quoted is not None
+    assert quoted.notes == ()
     assert "shows its click results" not in (ratings / "report.html").read_text()
 
 
 def test_what_is_missing_is_said_at_the_top(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "OUT", unfinished=(("paml", 1), ("melu", 0), ("melu", 1)))
-    results = write_results(folder)
+    results = summarise_again(folder)
     text = page(results, all_tables(results), {})
-    cells = 2 * len(results["entries"])
+    cells = 2 * len(results.plan.entries)
     assert f"3 of {cells} cells are missing" in text
     assert text.index("Not finished") < text.index("<nav")
     assert "MeLU (seed 0, 1)" in text
@@ -114,20 +115,26 @@ def test_what_is_missing_is_said_at_the_top(tmp_path: Path) -> None:
 
 def test_nothing_finished_is_a_page_too(tmp_path: Path) -> None:
     cells = tuple((name, seed) for name in ("bias", "paml") for seed in (0, 1))
-    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants={}, baselines=["bias"], unfinished=cells)
-    write_results(folder)
+    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], unfinished=cells)
+    summarise_again(folder)
     outline(write_report(folder).read_text())
 
 
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
-    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants={}, baselines=["bias"], users=12)
-    results = write_results(folder)
-    results["verdict"].append(NASTY)
-    results["plan"]["recipe"] = results["plan"]["data"]["source"] = results["plan"]["data"]["path"] = NASTY
-    results["plan"]["settings"] = {"x": NASTY}
-    results["missing"] = [{"method": "paml", "seed": 0}]
-    for entry in results["entries"]:
-        entry["label"] = NASTY
+    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], users=12)
+    results = summarise_again(folder)
+    plan = results.plan.model_copy(
+        update={
+            "recipe": NASTY,
+            "data": results.plan.data.model_copy(update={"source": NASTY, "path": NASTY}),
+            "settings": {"x": NASTY},
+            "entries": tuple(entry.model_copy(update={"label": NASTY}) for entry in results.plan.entries),
+        }
+    )
+    missing = (MissingCell(method="paml", seed=0),)
+    results = results.model_copy(
+        update={"plan": plan, "missing": missing, "verdict": (*results.verdict, NASTY)},
+    )
     text = page(results, all_tables(results), figures(folder, results))
     elements = outline(text).elements
     assert "script" not in {tag for tag, _ in elements}
@@ -211,10 +218,10 @@ def test_a_browser_shows_the_tables_as_they_are(browser: Any, ratings: Path) -> 
         "Object.fromEntries([...document.querySelectorAll('article')].map(a => [a.id,"
         " [...a.querySelectorAll('tbody tr')].map(r => [...r.children].map(c => c.textContent))]))"
     )
-    results = results_of(ratings)
+    results = read_results(ratings)
     assert read == {f"table-{table.name}": [list(row) for row in table.rows] for table in all_tables(results)}
     cells = [cell for row in read["table-comparison"] for cell in row]
-    mean = results["table"]["mse"]["reg_paml"]["all"]["mean"]
+    mean = results.mean("reg_paml")
     assert any(cell.startswith(f"{mean:.3f}") for cell in cells)
     shown.close()
 

@@ -10,13 +10,14 @@ from typing import Any, get_args
 import pytest
 
 from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, spread
+from paml.analysis.results import Results
 from paml.analysis.verdict import sureness
 from paml.errors import SettingsError
 from paml.report.render import Form, Table, render
 from paml.report.tables import all_tables
 from report.comparison import METHODS, VARIANTS, summarised
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., Results]
 AWKWARD = "a & b_c % #1 $x$ {y} ~^ \\ | * [z] <w>"
 EVERY = ["comparison", "groups", "paired", "shots", "activity", "by_group", "items", "cost"]
 PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups"]
@@ -29,14 +30,14 @@ WISHES: dict[str, dict[str, Any]] = {
     "one seed": {"seeds": (7,)},
     "one user": {"users": 1},
     "nobody": {"users": 0},
-    "only baselines": {"methods": [], "variants": {}},
+    "only baselines": {"methods": [], "variants": ()},
     "only methods": {"baselines": []},
 }
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def summarise(**wishes: Any) -> dict[str, Any]:
+    def summarise(**wishes: Any) -> Results:
         return summarised(tmp_path / "out", **wishes)
 
     return summarise
@@ -55,7 +56,7 @@ def plainly(cell: str) -> str:
     return html.unescape(re.sub(r"\\(.)", r"\1", unmarked))
 
 
-def named(results: dict[str, Any]) -> dict[str, Table]:
+def named(results: Results) -> dict[str, Table]:
     return {table.name: table for table in all_tables(results)}
 
 
@@ -63,38 +64,39 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
     found = make()
     tables = named(found)
     assert list(tables) == [*EVERY, *PAPER]
-    label = {entry["label"]: entry["name"] for entry in found["entries"]}
+    label = {entry.label: entry.name for entry in found.plan.entries}
     lines = parsed(render(tables["comparison"], "markdown"))
     assert {line[""] for line in lines} == set(label)
     for line in lines:
         for metric, title in (("mse", "MSE ↓"), ("ndcg3", "nDCG@3 ↑"), ("ndcg5", "nDCG@5 ↑"), ("mae", "MAE ↓")):
             name = label[line[""]]
-            one = found["table"][metric][name]["all"]
-            star = "*" if found["improvements"][metric].get(name, {}).get("star") else ""
-            assert line[title] == f"{one['mean']:.3f} ± {one['deviation']:.3f}{star}"
+            one = found.summary(name, metric)
+            star = "*" if name in found.improvements[metric] and found.improvements[metric][name].star else ""
+            assert line[title] == f"{one.mean:.3f} ± {one.deviation:.3f}{star}"
     for line in parsed(render(tables["groups"], "markdown")):
-        groups = found["groups"][label[line[""]]]
-        assert line["gap"] == number(groups["gap"]["difference"])
-        assert line["p"] == p_value(groups["test"]["p_value"])
-        assert line["p (equal)"] == p_value(groups["gap"]["equivalence_p"])
+        groups = found.groups[label[line[""]]]
+        assert line["gap"] == number(groups.gap.difference)
+        assert line["p"] == p_value(groups.test.p_value)
+        assert line["p (equal)"] == p_value(groups.gap.equivalence_p)
     paired = {(line["metric"], label[line["method"]]): line for line in parsed(render(tables["paired"], "markdown"))}
     assert len(paired) == 4 * (len(METHODS) + len(VARIANTS))
-    for one in found["paired"]["mse"]:
-        line = paired["MSE", one["method"]]
-        assert line["difference"] == number(one["difference"])
-        assert line["p (Holm)"] == p_value(one["holm_p"])
+    for test in found.paired["mse"]:
+        line = paired["MSE", test.method]
+        assert line["difference"] == number(test.difference)
+        assert line["p (Holm)"] == p_value(test.holm_p)
     for line in parsed(render(tables["shots"], "markdown")):
-        assert list(line.values())[1:] == [number(mean) for mean in found["shots"]["means"][label[line[""]]]]
+        assert list(line.values())[1:] == [number(mean) for mean in found.shots.means[label[line[""]]]]
     for line in parsed(render(tables["items"], "markdown")):
-        assert line["cold items (15 users)"] == number(found["items"]["cold"][label[line[""]]])
+        assert line["cold items (15 users)"] == number(found.items.cold[label[line[""]]])
+    assert found.by_group is not None
     for line in parsed(render(tables["by_group"], "markdown")):
-        assert line["18 (20 users)"] == number(found["by_group"]["values"]["18"][label[line[""]]]["mean"])
+        assert line["18 (20 users)"] == number(found.by_group.values["18"][label[line[""]]].mean)
     for line in parsed(render(tables["cost"], "markdown")):
-        assert line["fit, s"] == amount(found["cost"][label[line[""]]]["fit_seconds"])
+        assert line["fit, s"] == amount(found.cost[label[line[""]]].fit_seconds)
     beside = {line[""]: line for line in parsed(render(tables["paper_comparison"], "markdown"))}
     assert beside["MeLU"]["MSE, paper"] == "1.451 ± 0.022"
-    ours = found["table"]["mse"]["melu"]["all"]
-    assert beside["MeLU"]["MSE, ours"] == spread(ours["mean"], ours["deviation"])
+    ours = found.summary("melu")
+    assert beside["MeLU"]["MSE, ours"] == spread(ours.mean, ours.deviation)
     assert beside["Meta-SGD"]["MSE, ours"] == NOTHING
 
 
@@ -107,14 +109,14 @@ def test_remarks_say_in_words_who_loses(make: Make) -> None:
     assert remarks["matrix factorisation, retrained"] == "reference"
     alike = make(effect=0.001)
     remarks = {line[""]: line["remark"] for line in parsed(render(named(alike)["comparison"], "markdown"))}
-    for name, losses in alike["loses_to"].items():
-        line = next(line for line in alike["paired"]["mse"] if line["method"] == name)
-        label = next(entry["label"] for entry in alike["entries"] if entry["name"] == name)
+    for name, losses in alike.loses_to.items():
+        line = next(line for line in alike.paired["mse"] if line.method == name)
+        label = alike.plan.labels[name]
         if losses:
             assert sureness(line) == "not significant"
             assert remarks[label].startswith("loses to ")
             assert " (not significant)" in remarks[label]
-    assert any(alike["loses_to"].values())
+    assert any(alike.loses_to.values())
     half = make(**WISHES["half finished"])
     remarks = {line[""]: line["remark"] for line in parsed(render(named(half)["comparison"], "markdown"))}
     assert remarks["REG-PAML"] == "0 of 2 seeds"
@@ -146,7 +148,7 @@ def test_nothing_undefined_is_ever_printed(make: Make, wishes: dict[str, Any]) -
 
 def test_empty_tables_are_left_out(make: Make) -> None:
     assert [name for name in named(make(users=0)) if name not in PAPER] == ["cost"]
-    assert "paired" not in named(make(methods=[], variants={}))
+    assert "paired" not in named(make(methods=[], variants=()))
     assert not {"by_group", *PAPER} & set(named(make(source="synthetic", group_by=None)))
 
 

@@ -6,22 +6,24 @@ change is shown by the spread over seeds. A value that is null, NaN or infinite 
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import polars as pl
 
-from paml.analysis.tests import RESAMPLES, Interval, holm, mean_interval, mean_of, student, two_sided, wilcoxon_p
+from paml.analysis.plan import Better
+from paml.analysis.tests import (
+    RESAMPLES,
+    Interval,
+    finite,
+    holm,
+    mean_interval,
+    mean_of,
+    student,
+    two_sided,
+    wilcoxon_p,
+)
 from paml.errors import DataError, SettingsError, nearest
 
-BETTER: dict[str, Literal["lower", "higher"]] = {
-    "mse": "lower",
-    "mae": "lower",
-    "nel": "lower",
-    "ndcg3": "higher",
-    "ndcg5": "higher",
-    "auc": "higher",
-}
 GROUPS = ("all", "major", "minor")
 SIGNIFICANT = 0.05
 _KEYS = ("method", "seed", "user", "group")
@@ -84,17 +86,9 @@ class Paired:
     """The mean difference in each seed: whether other trainings agree."""
 
 
-def better(metric: str) -> Literal["lower", "higher"]:
-    """The direction in which a metric improves."""
-    if metric not in BETTER:
-        raise SettingsError(f"metric '{metric}' has no direction", remedy=nearest(metric, BETTER))
-    return BETTER[metric]
-
-
-def improves(metric: str, difference: float | None) -> bool:
-    """Whether a difference method - reference is in the method's favour."""
-    lower = better(metric) == "lower"
-    return difference is not None and (difference < 0 if lower else difference > 0)
+def improves(better: Better, difference: float | None) -> bool:
+    """Whether a difference method - reference of a metric that is better so is in the method's favour."""
+    return difference is not None and (difference < 0 if better == "lower" else difference > 0)
 
 
 def method_names(rows: pl.DataFrame) -> list[str]:
@@ -113,6 +107,7 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
         spread = in_order.agg(
             mean=pl.col("value").mean(), deviation=pl.col("value").std(ddof=1), seeds=pl.col("value").count()
         )
+        spread = spread.with_columns(_finite(pl.col("mean")), _finite(pl.col("deviation")))
         counts = part.group_by("method").agg(
             users=pl.col("user").n_unique(), rows=pl.len(), undefined=pl.col("value").null_count()
         )
@@ -122,11 +117,11 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
     return found
 
 
-def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str) -> Improvement:
+def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str, better: Better) -> Improvement:
     """The paper's test: the users' values of two methods as if they were different users (`paired` is sounder)."""
     left, right = (defined(per_user(of_method(rows, name, metric))) for name in (method, reference))
     test = _t_test(left, right)
-    favourable = test.left is not None and test.right is not None and improves(metric, test.left - test.right)
+    favourable = test.left is not None and test.right is not None and improves(better, test.left - test.right)
     return Improvement(method, reference, test, favourable and test.p_value is not None and test.p_value < SIGNIFICANT)
 
 
@@ -210,7 +205,7 @@ def defined(users: pl.DataFrame) -> np.ndarray:
 
 def mean(value_U: np.ndarray) -> float | None:
     """None for nobody."""
-    return float(value_U.mean()) if len(value_U) else None
+    return finite(float(value_U.mean())) if len(value_U) else None
 
 
 def _t_test(left: np.ndarray, right: np.ndarray) -> TTest:
@@ -222,8 +217,12 @@ def _values(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
     if metric not in rows.columns or metric in _KEYS:
         known = [name for name in rows.columns if name not in _KEYS]
         raise SettingsError(f"the rows have no metric '{metric}'", remedy=nearest(metric, known))
-    value = pl.col(metric).cast(pl.Float64)
-    return rows.select(*_KEYS, value=pl.when(value.is_finite()).then(value))
+    return rows.select(*_KEYS, value=_finite(pl.col(metric).cast(pl.Float64)))
+
+
+def _finite(value: pl.Expr) -> pl.Expr:
+    """The value, null where it is not finite."""
+    return pl.when(value.is_finite()).then(value)
 
 
 def _check_method(rows: pl.DataFrame, method: str) -> None:

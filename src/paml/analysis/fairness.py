@@ -13,7 +13,7 @@ MARGIN = 0.05
 
 
 @dataclass(frozen=True)
-class Gap:
+class GroupGap:
     """minor - major, of the groups' means over users; of an error, positive if minor users fare worse."""
 
     major: float | None
@@ -40,7 +40,7 @@ def gap(
     margin: float = MARGIN,
     seed: int = 0,
     resamples: int = RESAMPLES,
-) -> Gap:
+) -> GroupGap:
     """The gap between minor and major users of a method, and whether it is smaller than a margin.
 
     `margin` is a fraction of the mean over all users (by default 5 %): an MSE of 1.00 overall counts groups less than
@@ -55,7 +55,7 @@ def gap(
 
 def gap_difference(
     rows: pl.DataFrame, method: str, reference: str, metric: str, *, seed: int = 0, resamples: int = RESAMPLES
-) -> Gap:
+) -> GroupGap:
     """gap(method) - gap(reference) on the users for whom both are defined.
 
     Means are linear, so this is the gap of the users' own differences: `major` and `minor` are how far the method is
@@ -64,11 +64,11 @@ def gap_difference(
     return _gap(per_user(differences(rows, method, reference, metric)), None, seed, resamples)
 
 
-def _gap(users: pl.DataFrame, margin: float | None, seed: int, resamples: int) -> Gap:
+def _gap(users: pl.DataFrame, margin: float | None, seed: int, resamples: int) -> GroupGap:
     major, minor = by_group(users)
     estimate = welch(minor, major)
     means = mean(major), mean(minor)
-    return Gap(
+    return GroupGap(
         major=means[0],
         minor=means[1],
         difference=None if means[0] is None or means[1] is None else means[1] - means[0],

@@ -1,40 +1,10 @@
-"""Numbers and names in words, for the verdict and the tables: rounded sensibly, and never "nan" or "None"."""
+"""Numbers and lists in words, for the verdict and the tables: rounded sensibly, and never "nan" or "None"."""
 
 from collections.abc import Sequence
-from typing import Any
+
+from paml.analysis.tests import Interval
 
 NOTHING = "–"
-METRICS = {"mse": "MSE", "mae": "MAE", "ndcg3": "nDCG@3", "ndcg5": "nDCG@5", "nel": "NEL", "auc": "AUC"}
-METHODS = {
-    "melu": "MeLU",
-    "meta_sgd": "Meta-SGD",
-    "transfer": "transfer learning",
-    "paml": "PAML",
-    "at_paml": "AT-PAML",
-    "reg_paml": "REG-PAML",
-    "ridge": "closed-form ridge",
-}
-_DIGITS = {"nel": 4, "auc": 4}  # as many as the paper gives
-
-
-def metric_label(metric: str) -> str:
-    """As in the paper's tables."""
-    return METRICS.get(metric, metric)
-
-
-def method_label(name: str) -> str:
-    """As in the paper's tables, where it has them."""
-    return METHODS.get(name, name)
-
-
-def variant_label(name: str, method: str) -> str:
-    """`reg_paml gamma=0.01` is "REG-PAML gamma=0.01"; a name of the user's own stays."""
-    return method_label(method) + name.removeprefix(method) if name.startswith(f"{method} ") else name
-
-
-def digits(metric: str) -> int:
-    """Decimal places of a metric."""
-    return _DIGITS.get(metric, 3)
 
 
 def number(value: float | None, places: int = 3) -> str:
@@ -79,9 +49,9 @@ def p_words(p: float | None) -> str:
     return "p unknown" if p is None else f"p < {text[1:]}" if text[0] == "<" else f"p = {text}"
 
 
-def interval(found: dict[str, Any] | None, places: int = 3) -> str:
+def interval(found: Interval | None, places: int = 3) -> str:
     """For a table: "−0.061 to −0.049"."""
-    return NOTHING if found is None else f"{number(found['low'], places)} to {number(found['high'], places)}"
+    return NOTHING if found is None else f"{number(found.low, places)} to {number(found.high, places)}"
 
 
 def count(n: int, noun: str) -> str:

@@ -3,14 +3,25 @@
 Sentences on the differences say what the numbers show, and nothing about their causes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from paml.analysis.format import count, listing, method_label, number, percent
+from paml.analysis.format import count, listing, number, percent
+from paml.analysis.plan import Plan
+from paml.analysis.results import Paper, PaperRow, Results
 
-GAMMA = 1e-3  # of the paper's REG-PAML, and the default of ours
-METRICS = ("mse", "ndcg3", "ndcg5")
+PRINTED = ("mse", "ndcg3", "ndcg5")
+"""The metrics that the paper prints."""
+PAPER_BASELINES = ("melu", "meta_sgd", "transfer")
+"""Whom the paper compares its own methods with."""
+_NAMES = {
+    "melu": "MeLU",
+    "meta_sgd": "Meta-SGD",
+    "transfer": "transfer learning",
+    "paml": "PAML",
+    "at_paml": "AT-PAML",
+    "reg_paml": "REG-PAML",
+}
 COMPARISON, ABLATION, GROUPS, ABLATION_GROUPS = "comparison", "ablation", "groups", "ablation_groups"
 
 
@@ -36,7 +47,7 @@ class Printed:
     @property
     def label(self) -> str:
         """The line's name in tables."""
-        return method_label(self.method) + ("" if self.gamma is None else f" gamma={self.gamma:g}")
+        return _NAMES[self.method] + ("" if self.gamma is None else f" gamma={self.gamma:g}")
 
 
 Line = tuple[str, float | None]
@@ -125,7 +136,7 @@ def printed(source: str) -> Iterator[Printed]:
         groups = [(GROUPS, _GROUPS), (ABLATION_GROUPS, _ABLATION_GROUPS)]
     for table, lines in tables:
         for line, values in lines.items():
-            for metric, (value, deviation) in zip(METRICS, values, strict=True):
+            for metric, (value, deviation) in zip(PRINTED, values, strict=True):
                 yield Printed(table, *line, metric, "all", value, deviation)
     for table, by_group in groups:
         for line, (major, minor, p) in by_group.items():
@@ -134,128 +145,122 @@ def printed(source: str) -> Iterator[Printed]:
             yield Printed(table, *line, "p_value", "all", p, None)
 
 
-def beside_paper(results: dict[str, Any]) -> dict[str, Any] | None:
-    """The `paper` part of a comparison's results; None where the paper knows nothing of the data.
-
-    `footnotes` and `differences` go with the tables, `notes` are for data of which there is no table.
-    """
-    source = results["plan"]["data"]["source"]
+def beside_paper(results: Results) -> Paper | None:
+    """The `paper` part of a comparison's results; None where the paper knows nothing of the data."""
+    source = results.plan.data.source
     if source == "taobao":
-        return {"source": source, "rows": [], "footnotes": {}, "differences": [], "notes": list(_CLICKS)}
-    entries = _entries(results["plan"])
-    rows = [_row(line, entries, results) for line in printed(source)]
-    if not rows or results["headline"] != "mse":
+        return Paper(source=source, rows=(), footnotes={}, differences=(), notes=_CLICKS)
+    entries = _entries(results.plan)
+    rows = [_row(line, entries, results) for line in printed(source)] if results.plan.headline.name == "mse" else []
+    if not rows:
         return None
-    footnotes = _FOOTNOTES.get(source, {})
-    said = _differences(results, rows)
-    return {"source": source, "rows": rows, "footnotes": footnotes, "differences": said, "notes": []}
+    said = tuple(_differences(results, rows))
+    return Paper(source=source, rows=tuple(rows), footnotes=_FOOTNOTES.get(source, {}), differences=said, notes=())
 
 
-def _entries(plan: dict[str, Any]) -> dict[Line, str]:
+def _entries(plan: Plan) -> dict[Line, str]:
     """Which entry of ours goes with a line of the paper; a variant does if gamma is all that it changes."""
-    found: dict[Line, str] = {(name, None): name for name in plan["methods"]}
-    if "reg_paml" in plan["methods"]:
-        found["reg_paml", _gamma(plan["settings"])] = "reg_paml"
-    for name, variant in (plan.get("variants") or {}).items():
-        if variant["method"] == "reg_paml" and set(variant["settings"]) == {"gamma"}:
-            found.setdefault(("reg_paml", _gamma(variant["settings"])), name)
+    found: dict[Line, str] = {(name, None): name for name in plan.names("method")}
+    if "reg_paml" in plan.names("method"):
+        found["reg_paml", plan.gamma] = "reg_paml"
+    for entry in plan.entries:
+        if entry.kind == "variant" and entry.method == "reg_paml" and set(entry.settings) == {"gamma"}:
+            found.setdefault(("reg_paml", float(entry.settings["gamma"])), entry.name)
     return found
 
 
-def _gamma(settings: dict[str, Any]) -> float:
-    return float(settings.get("gamma", GAMMA))
-
-
-def _row(line: Printed, entries: dict[Line, str], results: dict[str, Any]) -> dict[str, Any]:
+def _row(line: Printed, entries: dict[Line, str], results: Results) -> PaperRow:
     entry = entries.get((line.method, line.gamma))
     ours, deviation = None, None
     if entry is not None and line.metric == "p_value":
-        ours = results["groups"][entry]["test"]["p_value"]
+        ours = results.groups[entry].test.p_value
     elif entry is not None:
-        found = results["table"][line.metric][entry][line.group]
-        ours, deviation = found["mean"], found["deviation"]
-    return {
-        "table": line.table,
-        "method": entry or line.name,
-        "label": line.label,
-        "metric": line.metric,
-        "group": line.group,
-        "ours": ours,
-        "deviation": deviation,
-        "paper": line.value,
-        "paper_deviation": line.deviation,
-    }
+        found = results.summary(entry, line.metric, line.group)
+        ours, deviation = found.mean, found.deviation
+    return PaperRow(
+        table=line.table,
+        method=entry or line.name,
+        label=line.label,
+        metric=line.metric,
+        group=line.group,
+        ours=ours,
+        deviation=deviation,
+        paper=line.value,
+        paper_deviation=line.deviation,
+    )
 
 
-def _differences(results: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+def _differences(results: Results, rows: Sequence[PaperRow]) -> list[str]:
     """What the numbers show: recipe, lines side by side, a constant, the best baseline, the groups' sizes."""
-    errors = [row for row in rows if row["metric"] == "mse" and row["group"] == "all"]
+    errors = [row for row in rows if row.metric == "mse" and row.group == "all"]
+    compared = [row for row in errors if row.table == COMPARISON]
     return [
-        *_recipe(results["plan"]),
-        *_side_by_side([row for row in errors if row["table"] == COMPARISON]),
-        *_constant(results, [row for row in errors if row["table"] == COMPARISON]),
+        *_recipe(results.plan),
+        *_side_by_side(compared),
+        *_constant(results, compared),
         *_baseline(results, errors),
         *_share(results),
     ]
 
 
-def _recipe(plan: dict[str, Any]) -> list[str]:
-    changed = [f"{name}={value}" for name, value in plan["settings"].items()]
-    if plan["recipe"] == "paper" and not changed:
+def _recipe(plan: Plan) -> list[str]:
+    changed = [f"{name}={value}" for name, value in plan.settings.items()]
+    if plan.recipe == "paper" and not changed:
         return []
-    which = f"recipe '{plan['recipe']}'" + (f" with {', '.join(changed)}" if changed else "")
+    which = f"recipe '{plan.recipe}'" + (f" with {', '.join(changed)}" if changed else "")
     return [f"Ours was trained by {which}, not by the paper's settings, which are recipe 'paper'."]
 
 
-def _side_by_side(rows: list[dict[str, Any]]) -> list[str]:
+def _side_by_side(rows: Sequence[PaperRow]) -> list[str]:
     """Near: no further apart than both deviations together."""
     words: dict[str, list[str]] = {"below": [], "above": [], "near": []}
     for row in rows:
-        if row["ours"] is not None:
-            apart = row["ours"] - row["paper"]
-            reach = row["paper_deviation"] + (row["deviation"] or 0.0)
+        if row.ours is not None:
+            apart = row.ours - row.paper
+            reach = (row.paper_deviation or 0.0) + (row.deviation or 0.0)
             side = "near" if abs(apart) <= reach else "below" if apart < 0 else "above"
-            words[side].append(f"{row['label']} ({number(row['ours'])} against {number(row['paper'])})")
+            words[side].append(f"{row.label} ({number(row.ours)} against {number(row.paper)})")
     said = [f"{side} the paper's for {listing(lines)}" for side, lines in words.items() if side != "near" and lines]
     if words["near"]:
         said.append(f"within both deviations of the paper's for {listing(words['near'])}")
     return [f"Our MSE lies {'; '.join(said)}."] if said else []
 
 
-def _constant(results: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    constant = results["table"]["mse"].get("training_mean", {}).get("all", {}).get("mean")
+def _constant(results: Results, rows: Sequence[PaperRow]) -> list[str]:
+    constant = results.mean("training_mean", "mse") if "training_mean" in results.plan.names() else None
     if constant is None:
         return []
-    worse = [row for row in rows if row["paper"] > constant]
-    best = min(rows, key=lambda row: row["paper"])
-    apart = best["paper"] - constant
+    worse = [row for row in rows if row.paper > constant]
+    best = min(rows, key=lambda row: row.paper)
+    apart = best.paper - constant
     side = "above" if apart > 0 else "below"
     many = "all" if len(worse) == len(rows) else str(len(worse)) if worse else "none"
     return [
         f"Our training mean, one prediction for everybody, has an MSE of {number(constant)}: {many} of the paper's "
-        f"{count(len(rows), 'method')} {'is' if len(worse) == 1 else 'are'} worse, and its best, {best['label']} "
-        f"({number(best['paper'])}), lies {number(abs(apart))} ({percent(abs(apart) / constant)}) {side} it."
+        f"{count(len(rows), 'method')} {'is' if len(worse) == 1 else 'are'} worse, and its best, {best.label} "
+        f"({number(best.paper)}), lies {number(abs(apart))} ({percent(abs(apart) / constant)}) {side} it."
     ]
 
 
-def _baseline(results: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    name = results["best"]["baseline"]
-    if name is None:
+def _baseline(results: Results, rows: Sequence[PaperRow]) -> list[str]:
+    name = results.best.baseline
+    own = None if name is None else results.mean(name, "mse")
+    if name is None or own is None:
         return []
-    label = next(entry["label"] for entry in results["entries"] if entry["name"] == name)
-    own, least = results["table"]["mse"][name]["all"]["mean"], min(row["paper"] for row in rows)
+    least = min(row.paper for row in rows)
     side = "below every" if own < least else "not below the least"
     return [
-        f"Our best baseline, {label} ({number(own)}), lies {side} MSE that the paper prints for this data set "
-        f"({number(least)}); the paper compares with MeLU, Meta-SGD and transfer learning, and with no such predictor."
+        f"Our best baseline, {results.plan.labels[name]} ({number(own)}), lies {side} MSE that the paper prints for "
+        f"this data set ({number(least)}); the paper compares with MeLU, Meta-SGD and transfer learning, and with no "
+        "such predictor."
     ]
 
 
-def _share(results: dict[str, Any]) -> list[str]:
+def _share(results: Results) -> list[str]:
     """Of the entry with the most test users; others may be unfinished."""
-    share = MAJOR_SHARES.get(results["plan"]["data"]["source"])
-    most = max(results["table"]["mse"].values(), key=lambda groups: int(groups["all"]["users"]), default=None)
-    if share is None or most is None or not most["all"]["users"]:
+    share = MAJOR_SHARES.get(results.plan.data.source)
+    most = max(results.table["mse"].values(), key=lambda groups: groups["all"].users, default=None)
+    if share is None or most is None or not most["all"].users:
         return []
-    own = most["major"]["users"] / most["all"]["users"]
+    own = most["major"].users / most["all"].users
     return [f"Major users are {100 * own:.0f} % of our test users, and {100 * share:.0f} % of the paper's users."]

@@ -4,6 +4,7 @@ Samples are arrays of finite values, one per user. What cannot be computed is No
 values that do not vary. Legend: U users, R resamples.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,6 +31,11 @@ class Estimate(NamedTuple):
     value: float
     error: float
     freedom: float
+
+
+def finite(value: float) -> float | None:
+    """The value, None where it is not finite: of numbers so large that their squares are not numbers any more."""
+    return value if math.isfinite(value) else None
 
 
 def mean_of(value_U: np.ndarray) -> Estimate | None:
@@ -66,7 +72,7 @@ def two_sided(estimate: Estimate | None) -> float | None:
         return None
     if estimate.error == 0:
         return 1.0 if estimate.value == 0 else None
-    return float(2 * stdtr(estimate.freedom, -abs(estimate.value) / estimate.error))
+    return finite(float(2 * stdtr(estimate.freedom, -abs(estimate.value) / estimate.error)))
 
 
 def equivalence(estimate: Estimate | None, margin: float | None) -> float | None:
@@ -75,7 +81,7 @@ def equivalence(estimate: Estimate | None, margin: float | None) -> float | None
 
     if estimate is None or margin is None or estimate.error == 0:
         return None
-    return float(stdtr(estimate.freedom, (abs(estimate.value) - margin) / estimate.error))
+    return finite(float(stdtr(estimate.freedom, (abs(estimate.value) - margin) / estimate.error)))
 
 
 def t_interval(estimate: Estimate | None) -> Interval | None:
@@ -85,7 +91,7 @@ def t_interval(estimate: Estimate | None) -> Interval | None:
     if estimate is None:
         return None
     reach = float(stdtrit(estimate.freedom, (1 + LEVEL) / 2)) * estimate.error
-    return Interval(estimate.value - reach, estimate.value + reach)
+    return _interval(estimate.value - reach, estimate.value + reach)
 
 
 def wilcoxon_p(value_U: np.ndarray) -> float | None:
@@ -143,7 +149,7 @@ def _resampled_means(value_U: np.ndarray, rng: np.random.Generator, resamples: i
     return mean_R
 
 
-def _bca(value: float, drawn_R: np.ndarray, pull_U: np.ndarray) -> Interval:
+def _bca(value: float, drawn_R: np.ndarray, pull_U: np.ndarray) -> Interval | None:
     """Bias-corrected and accelerated interval (Efron 1987); `pull_U` is each user's influence on the value.
 
     Of users' errors, which are skewed, the plain percentiles would lie too low.
@@ -159,7 +165,11 @@ def _bca(value: float, drawn_R: np.ndarray, pull_U: np.ndarray) -> Interval:
     acceleration = np.sum(pull_U**3) / (6 * np.sum(pull_U**2) ** 1.5)
     z = bias + ndtri([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     low, high = np.quantile(drawn_R, ndtr(bias + z / (1 - acceleration * z)))
-    return Interval(float(low), float(high))
+    return _interval(float(low), float(high))
+
+
+def _interval(low: float, high: float) -> Interval | None:
+    return Interval(low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def _variance(value_U: np.ndarray) -> float:

@@ -1,13 +1,16 @@
 """The commands that compare methods and report on it: parse, call, render."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paml.cli.options import NamingCommand, RecipeOption, ThreadsOption, print_json, use_threads
+from paml.cli.options import NamingCommand, RecipeOption, ThreadsOption, use_threads
 from paml.cli.show import render_comparison, standard_output
 from paml.errors import TrainingError
+
+if TYPE_CHECKING:
+    from paml.analysis.results import Results
 
 compare_app = typer.Typer()
 
@@ -72,9 +75,8 @@ def compare_command(
         settings=parse_assignments(settings or []),
     )
     _print_comparison(out, results, form, as_json=as_json)
-    failed = [cell for cell in results["missing"] if "reason" in cell]
-    if failed:
-        what = f"{failed[0]['method']} with seed {failed[0]['seed']} failed: {failed[0]['reason']}"
+    for cell in results.failed:
+        what = f"{cell.method} with seed {cell.seed} failed: {cell.reason}"
         raise TrainingError(what, remedy="lower its rates, or leave it out", argument="methods")
 
 
@@ -85,7 +87,7 @@ def report_command(
     as_json: JsonOption = False,
 ) -> None:
     """Make results and report of a comparison anew, from what is there."""
-    from paml.experiments.compare import refresh
+    from paml.report.refresh import refresh
 
     _print_comparison(folder, refresh(folder), form, as_json=as_json)
 
@@ -119,9 +121,9 @@ def _chosen(text: str) -> list[str] | None:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _print_comparison(folder: Path, results: dict[str, Any], form: Form, *, as_json: bool) -> None:
+def _print_comparison(folder: Path, results: "Results", form: Form, *, as_json: bool) -> None:
     if as_json:
-        print_json(results)
+        typer.echo(results.model_dump_json())
         return
     console = standard_output()
     render_comparison(console, results, form)

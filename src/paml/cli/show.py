@@ -12,7 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from paml.analysis.results import Results
     from paml.data.dataset import Dataset, RuleRecord
+    from paml.experiments.tuning.search import SearchResult
     from paml.recommend.explain import Reason
     from paml.recommend.predictor import Recommendation, User
     from paml.report.render import Form
@@ -25,13 +27,13 @@ def standard_output() -> Console:
     return Console(emoji=False, highlight=False)
 
 
-def render_comparison(console: Console, results: dict[str, Any], form: Form, only: set[str] | None = None) -> None:
+def render_comparison(console: Console, results: Results, form: Form, only: set[str] | None = None) -> None:
     """The verdict in sentences, then the tables."""
     from paml.analysis.verdict import costs
     from paml.report.render import render
     from paml.report.tables import all_tables
 
-    for sentence in [*results["verdict"], *costs(results)]:
+    for sentence in [*results.verdict, *costs(results)]:
         console.print(sentence, markup=False)
     console.print()
     for table in all_tables(results):
@@ -92,22 +94,21 @@ def render_recommendations(
     console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 
 
-def render_search(console: Console, found: dict[str, Any], data: Path) -> None:
+def render_search(console: Console, found: SearchResult, data: Path) -> None:
     """The best trial beside the start, the settings that it has, and how to use them."""
-    best, trials = found["best"], found["trials"]
-    table = Table(title=f"{found['method']} on {found['source']}, seed {found['seed']}", title_justify="left")
+    start, best = found.start, found.best
+    table = Table(title=f"{found.method} on {found.source}, seed {found.seed}", title_justify="left")
     table.add_column("")
-    table.add_column(f"start ({found['recipe']})", justify="right")
-    table.add_column(f"best (trial {best['trial']})", justify="right")
-    start = found["start"]
-    shown = "diverged" if start["validation"] is None else f"{start['validation']:.4f}"
-    table.add_row(f"validation {found['metric']}", shown, f"{best['validation']:.4f}", end_section=True)
-    for name, value in best["settings"].items():
-        table.add_row(name, _setting(start["settings"][name]), _setting(value))
+    table.add_column(f"start ({found.recipe})", justify="right")
+    table.add_column(f"best (trial {best.trial})", justify="right")
+    reached = ["diverged" if one.validation is None else f"{one.validation:.4f}" for one in (start, best)]
+    table.add_row(f"validation {found.metric}", *reached, end_section=True)
+    for name, value in best.settings.items():
+        table.add_row(name, _setting(start.settings[name]), _setting(value))
     console.print(table)
-    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
-    console.print(f"{sum(trials.values())} trials ({counts}) in {found['seconds'] / 60:.1f} min")
-    command = ["paml", "train", str(data), "--method", found["method"], "--recipe", found["best_recipe"]]
+    counts = ", ".join(f"{count} {state}" for state, count in found.trials.items() if count)
+    console.print(f"{sum(found.trials.values())} trials ({counts}) in {found.seconds / 60:.1f} min")
+    command = ["paml", "train", str(data), "--method", found.method, "--recipe", found.best_recipe]
     console.print(f"next: {shlex.join(command)}", markup=False, soft_wrap=True)
 
 

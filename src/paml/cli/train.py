@@ -119,6 +119,6 @@ def tune_command(
         settings=parse_assignments(settings or []),
     )
     if as_json:
-        print_json(found)
+        typer.echo(found.model_dump_json())
     else:
         render_search(standard_output(), found, folder)

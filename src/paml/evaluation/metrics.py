@@ -2,11 +2,37 @@
 
 Rows of a user lie side by side; `count_U` says how many each user has. A user for whom a metric is undefined gets NaN,
 to be counted and not hidden. Legend: N rows, U users.
+
+`METRICS` is the one place that names them: scoring, summaries, comparisons, tables and figures follow from it.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from paml.data.schema import CLICK_WEIGHTS
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: how it is computed for each user, and how it is shown."""
+
+    name: str
+    """The column of rows, and the key of results."""
+    label: str
+    """For tables."""
+    better: Literal["lower", "higher"]
+    digits: int
+    """Decimal places in tables."""
+    targets: frozenset[str]
+    """Kinds of target (rating, click) that it measures."""
+    compute: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    """target_N, prediction_N, count_U -> one value per user."""
+    chance: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    """target_N, count_U -> what each user's value would be by chance; a column of its own, `NAME_chance`."""
 
 
 def per_user_mean(value_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
@@ -85,3 +111,26 @@ def _divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
     """Quotient, NaN where the denominator is 0."""
     quotient: np.ndarray = np.divide(over, under, out=np.full(len(under), np.nan), where=under > 0)
     return quotient
+
+
+RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
+_ALL = (
+    Metric("mse", "MSE", "lower", 3, RATING, squared_error),
+    Metric("ndcg3", "nDCG@3", "higher", 3, RATING, partial(ndcg, k=3), partial(ndcg_by_chance, k=3)),
+    Metric("ndcg5", "nDCG@5", "higher", 3, RATING, partial(ndcg, k=5), partial(ndcg_by_chance, k=5)),
+    Metric("mae", "MAE", "lower", 3, RATING, absolute_error),
+    Metric("nel", "NEL", "lower", 4, CLICK, weighted_entropy),
+    Metric("auc", "AUC", "higher", 4, CLICK, auc),
+)
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+"""All metrics, in the order of tables; the first of a kind of target is its headline, a loss that training watches."""
+
+
+def metrics_for(kind: str) -> list[Metric]:
+    """The metrics of ratings, or of clicks; the headline first."""
+    return [metric for metric in METRICS.values() if kind in metric.targets]
+
+
+def headline(kind: str) -> Metric:
+    """The metric by which ratings, or clicks, are judged first: MSE, or NEL."""
+    return metrics_for(kind)[0]

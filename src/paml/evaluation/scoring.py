@@ -75,44 +75,32 @@ def score_rows(data: Dataset, tasks: Tasks, prediction_N: np.ndarray, rate_U: np
 def per_user_metrics(
     kind: str, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The paper's metrics for ratings (MSE, nDCG@3, nDCG@5) or clicks (AUC, NEL), and MAE and chance levels."""
-    if not len(count_U):
-        return dict.fromkeys(("auc", "nel") if kind == "click" else ("mse", "mae", "ndcg3", "ndcg5"), np.zeros(0))
-    if kind == "click":
-        return {
-            "auc": metrics.auc(target_Q, prediction_Q, count_U),
-            "nel": metrics.weighted_entropy(target_Q, prediction_Q, count_U),
-        }
-    columns = {
-        "mse": metrics.squared_error(target_Q, prediction_Q, count_U),
-        "mae": metrics.absolute_error(target_Q, prediction_Q, count_U),
-    }
-    for k in (3, 5):
-        columns[f"ndcg{k}"] = metrics.ndcg(target_Q, prediction_Q, count_U, k)
-        columns[f"ndcg{k}_chance"] = metrics.ndcg_by_chance(target_Q, count_U, k)
+    """Every metric for this kind of target and, of those that have one, the chance level beside it."""
+    columns: dict[str, np.ndarray] = {}
+    for metric in metrics.metrics_for(kind):
+        columns[metric.name] = metric.compute(target_Q, prediction_Q, count_U) if len(count_U) else np.zeros(0)
+        if metric.chance is not None:
+            columns[_chance(metric.name)] = metric.chance(target_Q, count_U) if len(count_U) else np.zeros(0)
     return columns
-
-
-def headline(kind: str) -> str:
-    """The metric that validation watches: the mean over users of MSE, or of NEL."""
-    return "nel" if kind == "click" else "mse"
 
 
 def summarise(rows: pl.DataFrame) -> dict[str, Any]:
     """Means over users: all, major, minor; the paper's t-test between the groups; rates; undefined users counted."""
-    names = [name for name in rows.columns if name in _METRICS]
+    known = [column for name in metrics.METRICS for column in (name, _chance(name))]
+    names = [name for name in known if name in rows.columns]
     groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
-    main = "nel" if "nel" in names else "mse"
     return {
         "users": {group: len(part) for group, part in groups.items()},
         **{name: {group: _mean(part[name]) for group, part in groups.items()} for name in names},
         "undefined": {name: int(rows[name].is_nan().sum()) for name in names},
-        "p_value": _p_value(groups["major"][main], groups["minor"][main]),
+        "p_value": _p_value(groups["major"][names[0]], groups["minor"][names[0]]),
         "rate": {group: _mean(part["rate"]) for group, part in groups.items()},
     }
 
 
-_METRICS = ("mse", "mae", "ndcg3", "ndcg3_chance", "ndcg5", "ndcg5_chance", "auc", "nel")
+def _chance(name: str) -> str:
+    """The column of a metric's chance level."""
+    return f"{name}_chance"
 
 
 def _mean(values: pl.Series) -> float | None:

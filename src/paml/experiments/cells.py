@@ -1,21 +1,20 @@
 """A cell of a comparison: one entry (a baseline, a method, or a method with other settings) with one seed.
 
-Fitting gets a data set without the targets of test users, prediction one without those of query rows (`leakage.py`).
+Fitting gets a data set without the targets of test users, prediction one without those of query rows (`blinding.py`).
 """
 
 import json
-import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 
+from paml.analysis.plan import Entry, Plan, cell_folder, cell_name
 from paml.baselines import SplitRows, find_baseline
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
@@ -24,37 +23,14 @@ from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.scenarios import Scores, score
 from paml.evaluation.scoring import predict_rows
 from paml.files import new_folder
-from paml.methods.registry import find_method
 from paml.progress import Progress
-from paml.settings import parse_assignments
 from paml.training.loop import train
 from paml.training.run import Run
 
 EMBEDDED_USERS = 2000  # whose embeddings are kept, for pictures
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A line of the tables: a baseline, a method, or a method with other settings."""
-
-    name: str
-    method: str | None = None
-    settings: Mapping[str, Any] | None = None
-
-    @classmethod
-    def variant(cls, text: str) -> "Entry":
-        """`"reg_paml gamma=0.01"` -> a method with other settings."""
-        method, *settings = text.split() or [""]
-        find_method(method)
-        return cls(" ".join([method, *settings]), method, parse_assignments(settings))
-
-
-def cell_name(entry: str, seed: int) -> str:
-    """A folder name for an entry and a seed."""
-    return f"{re.sub(r'[^A-Za-z0-9_.=-]+', ' ', entry)}@{seed}"
-
-
-def run_cell(data: Dataset, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress) -> None:
+def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, progress: Progress) -> None:
     """Fit an entry, score it on the test users, and store all of it."""
     with _peak_memory() as peak:
         if entry.method is None:
@@ -68,7 +44,7 @@ def run_cell(data: Dataset, folder: Path, plan: Mapping[str, Any], entry: Entry,
         adapt_ms=pl.lit(scores.milliseconds, dtype=pl.Float64), peak_mb=pl.lit(peak[0], dtype=pl.Float64)
     )
     frames["cost"] = cost
-    with new_folder(folder / "cells" / cell_name(entry.name, seed)) as cell:
+    with new_folder(cell_folder(folder, entry.name, seed)) as cell:
         for name, frame in frames.items():
             marked = frame.select(
                 pl.lit(entry.name).alias("method"), pl.lit(seed, dtype=pl.Int64).alias("seed"), pl.all()
@@ -93,21 +69,20 @@ def _run_baseline(data: Dataset, name: str, seed: int) -> tuple[Scores, dict[str
 
 
 def _run_method(
-    data: Dataset, folder: Path, plan: Mapping[str, Any], entry: Entry, seed: int, progress: Progress
+    data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, progress: Progress
 ) -> tuple[Scores, dict[str, pl.DataFrame]]:
     assert entry.method is not None
     path = folder / "runs" / cell_name(entry.name, seed)
-    settings = {**plan["settings"], **(entry.settings or {})}
     started = time.perf_counter()
     run = train(
         BlindedDataset(data, "all"),
         entry.method,
-        plan["recipe"],
+        plan.recipe,
         seed=seed,
         out=path,
         resume=True,
         progress=progress,
-        settings=settings,
+        settings={**plan.settings, **entry.settings},
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
@@ -117,7 +92,7 @@ def _run_method(
         return predict_rows(run.ensemble, loader, tasks, shots)
 
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
-    if seed == plan["seeds"][0] and run.ensemble.members[0].network.user.width:
+    if seed == plan.seeds[0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
     return score(data, entry.name, predict, few=True), frames
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from paml.analysis.results import Results
 from paml.baselines import baselines_for
 from paml.data.dataset import Dataset
 from paml.data.prepare import prepare
@@ -23,7 +23,7 @@ class DemoResult:
 
     data: Dataset
     folder: Path
-    results: dict[str, Any]
+    results: Results
     left_out: list[str]
 
 

@@ -47,6 +47,8 @@ SolverMaker = Callable[[Head, SolverSettings], Solver]
 class Method:
     """A line of the table above."""
 
+    label: str
+    """For tables."""
     summary: str
     rate: RateMaker
     objective: ObjectiveMaker
@@ -84,14 +86,19 @@ def _pooled(settings: ObjectiveSettings) -> Objective:
 
 
 METHODS: dict[str, Method] = {
-    "melu": Method("MAML with one fixed rate", _fixed, _query_loss),
-    "meta_sgd": Method("one learned rate per parameter", _per_parameter, _query_loss),
-    "transfer": Method("pooled training, fine-tuning per user", _fixed, _pooled),
-    "paml": Method("a rate per user", _personal, _query_loss),
-    "at_paml": Method("a rate per user, with similar users' rates", _with_memory, _query_loss),
-    "reg_paml": Method("a rate per user, regularised", _personal, _regularised),
+    "melu": Method("MeLU", "MAML with one fixed rate", _fixed, _query_loss),
+    "meta_sgd": Method("Meta-SGD", "one learned rate per parameter", _per_parameter, _query_loss),
+    "transfer": Method("transfer learning", "pooled training, fine-tuning per user", _fixed, _pooled),
+    "paml": Method("PAML", "a rate per user", _personal, _query_loss),
+    "at_paml": Method("AT-PAML", "a rate per user, with similar users' rates", _with_memory, _query_loss),
+    "reg_paml": Method("REG-PAML", "a rate per user, regularised", _personal, _regularised),
     "ridge": Method(
-        "the last layer in closed form, a prior per user", _personal, _query_loss, ClosedForm, of_the_paper=False
+        "closed-form ridge",
+        "the last layer in closed form, a prior per user",
+        _personal,
+        _query_loss,
+        ClosedForm,
+        of_the_paper=False,
     ),
 }
 

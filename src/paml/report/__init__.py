@@ -4,13 +4,12 @@ tables   the tables, made from results alone
 render   a table as text, Markdown, LaTeX
 figures  the figures, SVG and PDF
 page     all of it as one HTML page
+refresh  a comparison's finished cells -> results and report anew
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
-from paml.errors import FormatError
+from paml.analysis.results import read_results
 from paml.files import write_text
 
 
@@ -21,7 +20,7 @@ def write_report(folder: Path) -> Path:
     from paml.report.render import SUFFIXES, render
     from paml.report.tables import all_tables
 
-    results = {**_read(folder / "results.json"), "cost": _read(folder / "costs.json")}
+    results = read_results(folder)
     tables, drawn = all_tables(results), figures(folder, results)
     (folder / "tables").mkdir(exist_ok=True)
     texts = {f"{table.name}.{SUFFIXES[form]}": render(table, form) for table in tables for form in SUFFIXES}
@@ -34,13 +33,3 @@ def write_report(folder: Path) -> Path:
     out = folder / "report.html"
     write_text(out, page(results, tables, drawn, str(folder)))
     return out
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-    except OSError as error:
-        remedy = "make it with `paml compare`"
-        raise FormatError(f"cannot be read ({error.strerror})", where=path, remedy=remedy) from None
-    except ValueError:
-        raise FormatError("is no JSON", where=path, remedy="make it again with `paml compare`") from None

@@ -7,9 +7,10 @@ from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from string import Template
-from typing import Any
 
 from paml.analysis.format import count, listing
+from paml.analysis.plan import Plan
+from paml.analysis.results import Results
 from paml.analysis.verdict import costs
 from paml.report.figures import Figure
 from paml.report.render import Table
@@ -22,7 +23,6 @@ _SOURCES = {
     "taobao": "Taobao",
     "synthetic": "the embedded world",
 }
-Results = Mapping[str, Any]
 
 
 def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure], folder: str = "OUT") -> str:
@@ -50,31 +50,27 @@ def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure
 
 
 def _title(results: Results) -> str:
-    source = results["plan"]["data"]["source"]
+    source = results.plan.data.source
     return f"Cold-start methods on {_SOURCES.get(source, source)}"
 
 
 def _about(results: Results) -> str:
-    plan = results["plan"]
-    data = plan["data"]
-    kinds = [entry["kind"] for entry in results["entries"]]
-    learned = sum(kind in ("method", "variant") for kind in kinds)
-    sizes = [count(data[key], noun) for key, noun in (("users", "user"), ("items", "item"))]
-    rows = count(data["interactions"], "rating" if data["target"] == "rating" else "interaction")
-    compared = f"{count(learned, 'method')} and {count(len(kinds) - learned, 'simpler predictor')}"
-    return f"{compared}, {count(len(plan['seeds']), 'seed')}; {listing([*sizes, rows])}; recipe “{plan['recipe']}”."
+    plan, data = results.plan, results.plan.data
+    learned = sum(entry.learned for entry in plan.entries)
+    sizes = [count(data.users, "user"), count(data.items, "item"), count(data.interactions, data.known)]
+    compared = f"{count(learned, 'method')} and {count(len(plan.entries) - learned, 'simpler predictor')}"
+    return f"{compared}, {count(len(plan.seeds), 'seed')}; {listing(sizes)}; recipe “{plan.recipe}”."
 
 
 def _missing(results: Results) -> str:
     """At the top: what a half-finished grid lacks."""
-    cells = results["missing"]
+    plan, cells = results.plan, results.missing
     if not cells:
         return ""
-    labels = {entry["name"]: entry["label"] for entry in results["entries"]}
     seeds: dict[str, list[str]] = {}
     for cell in cells:
-        seeds.setdefault(labels.get(cell["method"], cell["method"]), []).append(str(cell["seed"]))
-    total = len(results["entries"]) * len(results["plan"]["seeds"])
+        seeds.setdefault(plan.labels[cell.method], []).append(str(cell.seed))
+    total = len(plan.entries) * len(plan.seeds)
     are = "is" if len(cells) == 1 else "are"
     lines = [f"{label} (seed {', '.join(numbers)})" for label, numbers in seeds.items()]
     return (
@@ -86,7 +82,7 @@ def _missing(results: Results) -> str:
 
 
 def _opening(results: Results, figure: Figure | None) -> str:
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in [*results["verdict"], *costs(results)])
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in [*results.verdict, *costs(results)])
     verdict = f'<ul class="verdict">{sentences}</ul>' if sentences else "<p>Nothing is finished yet.</p>"
     return f'<div class="opening"><div>{verdict}</div>{_figure(FIRST, figure) if figure else ""}</div>'
 
@@ -128,7 +124,7 @@ def _table(table: Table) -> str:
 
 def _beside_paper(results: Results) -> str:
     """What there is to say of the paper where no table quotes it."""
-    notes = (results["paper"] or {}).get("notes", [])
+    notes = results.paper.notes if results.paper is not None else ()
     return f'\n<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
 
 
@@ -147,17 +143,16 @@ def _figure(name: str, figure: Figure) -> str:
 
 
 def _made(results: Results, folder: str) -> str:
-    plan = results["plan"]
-    data = plan["data"]
-    settings = ", ".join(f"{key} = {value}" for key, value in plan["settings"].items())
+    plan, data = results.plan, results.plan.data
+    settings = ", ".join(f"{key} = {value}" for key, value in plan.settings.items())
     facts = {
-        "data": f"{_SOURCES.get(data['source'], data['source'])}, {data['path']}",
-        "fingerprint": data["fingerprint"],
-        "recipe": f"{plan['recipe']}{f', with {settings}' if settings else ''}",
-        "seeds": f"{', '.join(str(seed) for seed in plan['seeds'])}; {_splits(plan)}",
-        "methods": ", ".join([*plan["methods"], *(plan.get("variants") or {})]) or "none",
-        "baselines": ", ".join(plan["baselines"]) or "none",
-        "version": plan.get("created_by", "unknown"),
+        "data": f"{_SOURCES.get(data.source, data.source)}, {data.path}",
+        "fingerprint": data.fingerprint,
+        "recipe": f"{plan.recipe}{f', with {settings}' if settings else ''}",
+        "seeds": f"{', '.join(str(seed) for seed in plan.seeds)}; {_splits(plan)}",
+        "methods": ", ".join(plan.names("method", "variant")) or "none",
+        "baselines": ", ".join(plan.names("baseline", "reference")) or "none",
+        "version": plan.created_by,
     }
     terms = "".join(f"<dt>{escape(term)}</dt><dd>{escape(fact)}</dd>" for term, fact in facts.items())
     commands = escape("\n".join(_commands(plan, folder)))
@@ -168,21 +163,21 @@ def _made(results: Results, folder: str) -> str:
     )
 
 
-def _splits(plan: Mapping[str, Any]) -> str:
-    return "all with the same split of the users" if plan["same_split"] else "each with its own split of the users"
+def _splits(plan: Plan) -> str:
+    return "all with the same split of the users" if plan.same_split else "each with its own split of the users"
 
 
-def _commands(plan: Mapping[str, Any], folder: str) -> list[str]:
+def _commands(plan: Plan, folder: str) -> list[str]:
     """What makes the same comparison, and what writes its report anew."""
-    settings = [f"{key}={value}" for key, value in plan["settings"].items()]
+    settings = [f"{key}={value}" for key, value in plan.settings.items()]
     parts = [
-        ["paml", "compare", plan["data"]["path"], *settings],
-        ["--methods", ",".join(plan["methods"])],
-        ["--baselines", ",".join(plan["baselines"])],
-        *(["--variant", variant] for variant in plan.get("variants") or {}),
-        ["--recipe", plan["recipe"], "--seeds", str(len(plan["seeds"]))],
-        ["--same-split"] if plan["same_split"] else [],
-        ["--group-by", plan["group_by"]] if plan.get("group_by") else [],
+        ["paml", "compare", plan.data.path, *settings],
+        ["--methods", ",".join(plan.names("method")) or "none"],
+        ["--baselines", ",".join(plan.names("baseline", "reference")) or "none"],
+        *(["--variant", variant] for variant in plan.names("variant")),
+        ["--recipe", plan.recipe, "--seeds", str(len(plan.seeds))],
+        ["--same-split"] if plan.same_split else [],
+        ["--group-by", plan.group_by] if plan.group_by else [],
         ["--out", folder],
     ]
     return [" \\\n    ".join(shlex.join(part) for part in parts if part), shlex.join(["paml", "report", folder])]

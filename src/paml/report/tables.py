@@ -4,23 +4,13 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
-from paml.analysis.comparisons import better, improves
-from paml.analysis.format import (
-    NOTHING,
-    amount,
-    count,
-    digits,
-    interval,
-    listing,
-    metric_label,
-    number,
-    p_value,
-    spread,
-)
-from paml.analysis.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS
-from paml.analysis.verdict import WITHIN, judgement, labels, paired_of, sureness, undefined
+from paml.analysis.comparisons import Paired, improves
+from paml.analysis.format import NOTHING, amount, count, interval, listing, number, p_value, spread
+from paml.analysis.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS, PRINTED
+from paml.analysis.plan import Better, Entry, MetricFacts
+from paml.analysis.results import ByProfile, Paper, PaperRow, Results
+from paml.analysis.verdict import WITHIN, judgement, paired_of, sureness, undefined
 from paml.report.render import STAR, Table
 
 MAX_VALUES = 12  # columns of a table by a field of the profile
@@ -33,7 +23,14 @@ _JUDGEMENTS = {
     "unknown": "not testable",
 }
 _ARROWS = {"lower": "↓", "higher": "↑"}
-Results = dict[str, Any]
+_COSTS = {
+    "fit_seconds": "fit, s",
+    "seconds_per_epoch": "epoch, s",
+    "users_per_second": "users/s",
+    "adapt_ms": "adapt and score a user, ms",
+    "peak_mb": "additional memory, MB",
+    "refit_seconds": "refit, s",
+}
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -54,69 +51,69 @@ def all_tables(results: Results) -> list[Table]:
 
 def comparison(results: Results) -> Table:
     """All entries by all metrics; references stand above the line and are not ranked."""
-    order = _order(results)
-    rows = [
-        (
-            entry["label"],
-            *(_starred(results, metric, entry["name"]) for metric in results["metrics"]),
-            _remark(results, entry),
-        )
+    order, metrics = _order(results), results.plan.metrics
+    rows = tuple(
+        (entry.label, *(_starred(results, metric, entry.name) for metric in metrics), _remark(results, entry))
         for entry in order
-    ]
+    )
     values = [
-        [None if entry["kind"] == "reference" else _mean(results, metric, entry["name"]) for entry in order]
-        for metric in results["metrics"]
+        [None if entry.kind == "reference" else results.mean(entry.name, metric.name) for entry in order]
+        for metric in metrics
     ]
-    best, second = _ranked(values, [better(metric) for metric in results["metrics"]])
-    seeds = len(results["seeds"])
+    best, second = _ranked(values, [metric.better for metric in metrics])
+    columns = ("", *(f"{metric.label} {_ARROWS[metric.better]}" for metric in metrics), "remark")
+    note = " ".join(_comparison_notes(results))
+    return Table("comparison", "Comparison on test users", columns, rows, note, best, second, _rules(order))
+
+
+def _comparison_notes(results: Results) -> list[str]:
+    """What the numbers are, what stars mean, and what is left out."""
+    seeds = len(results.seeds)
     over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     notes = [f"{over} of the mean over users; ↓ lower is better, ↑ higher is better."]
-    if any(found["star"] for line in results["improvements"].values() for found in line.values()):
+    if any(found.star for line in results.improvements.values() for found in line.values()):
         notes.append(
             "*: significantly better than the best of the paper's baselines (MeLU, Meta-SGD, transfer learning) by the "
             "paper's t-test, p < 0.05; the table of paired tests is sounder."
         )
-    if any(entry["kind"] == "reference" for entry in order):
+    if results.plan.names("reference"):
         notes.append("The reference was fitted with the test users' known rows among its own; it is not ranked.")
     notes += undefined(results)
-    if results["missing"]:
-        notes.append(f"Preliminary: {count(len(results['missing']), 'cell')} not finished.")
-    columns = ("", *(_column(metric) for metric in results["metrics"]), "remark")
-    return Table(
-        "comparison", "Comparison on test users", columns, tuple(rows), " ".join(notes), best, second, _rules(order)
-    )
+    if results.missing:
+        notes.append(f"Preliminary: {count(len(results.missing), 'cell')} not finished.")
+    return notes
 
 
 def groups(results: Results) -> Table:
     """Major and minor users: the paper's test, the gap, and whether it is shown to be small."""
-    metric, order = results["headline"], _order(results)
-    places, name = digits(metric), metric_label(results["headline"])
+    order, places, name = _order(results), results.plan.headline.digits, results.plan.headline.label
     rows = []
     for entry in order:
-        found, by_seed = results["groups"][entry["name"]], results["table"][metric][entry["name"]]
-        gap, against = found["gap"], found["gap_against_baseline"]
+        found = results.groups[entry.name]
+        major, minor = (results.summary(entry.name, group=group) for group in ("major", "minor"))
+        gap, against = found.gap, found.gap_against_baseline
         rows.append(
             (
-                entry["label"],
-                *(spread(by_seed[group]["mean"], by_seed[group]["deviation"], places) for group in ("major", "minor")),
-                p_value(found["test"]["p_value"]),
-                number(gap["difference"], places),
-                interval(gap["interval"], places),
-                p_value(gap["welch_p"]),
-                p_value(gap["equivalence_p"]),
-                NOTHING if gap["difference"] is None else _JUDGEMENTS[judgement(gap)],
-                NOTHING if against is None else number(against["difference"], places),
-                NOTHING if against is None else interval(against["interval"], places),
+                entry.label,
+                *(spread(summary.mean, summary.deviation, places) for summary in (major, minor)),
+                p_value(found.test.p_value),
+                number(gap.difference, places),
+                interval(gap.interval, places),
+                p_value(gap.welch_p),
+                p_value(gap.equivalence_p),
+                NOTHING if gap.difference is None else _JUDGEMENTS[judgement(gap)],
+                NOTHING if against is None else number(against.difference, places),
+                NOTHING if against is None else interval(against.interval, places),
             )
         )
-    baseline = results["best"]["baseline"]
+    baseline = results.best.baseline
     note = (
         "p: the paper's two-tailed t-test of major against minor users; a large p does not show that they are equal. "
         "Gap: minor − major over users (each user's seeds averaged), with a bootstrap interval and Welch's test. "
         f"p (equal): of a gap of {WITHIN} of the mean or more; below 0.05 the groups are equal within {WITHIN}."
     )
     if baseline is not None:
-        note += f" Against baseline: the gap less that of {labels(results)[baseline]}."
+        note += f" Against baseline: the gap less that of {results.plan.labels[baseline]}."
     tests = ("p", "gap", "95 %", "p (gap)", "p (equal)", "groups are", "against baseline", "95 % (against)")
     columns = ("", f"{name} major", f"{name} minor", *tests)
     return Table("groups", f"Major and minor users, {name}", columns, tuple(rows), note, rules=_rules(order))
@@ -124,27 +121,27 @@ def groups(results: Results) -> Table:
 
 def paired(results: Results) -> Table:
     """Methods and variants against the best baseline of each metric, user by user."""
-    label = labels(results)
+    label = results.plan.labels
     rows: list[tuple[str, ...]] = []
     rules = []
-    for metric in results["metrics"]:
+    for metric in results.plan.metrics:
         rules.append(len(rows))
-        places = digits(metric)
+        places = metric.digits
         rows += [
             (
-                metric_label(metric),
-                label[line["method"]],
-                label[line["reference"]],
-                number(line["difference"], places),
-                interval(line["interval"], places),
-                p_value(line["t_p"]),
-                p_value(line["wilcoxon_p"]),
-                p_value(line["holm_p"]),
-                ", ".join(number(value, places) for value in line["by_seed"]) or NOTHING,
-                f"{line['users']:,}",
+                metric.label,
+                label[line.method],
+                label[line.reference],
+                number(line.difference, places),
+                interval(line.interval, places),
+                p_value(line.t_p),
+                p_value(line.wilcoxon_p),
+                p_value(line.holm_p),
+                ", ".join(number(value, places) for value in line.by_seed) or NOTHING,
+                f"{line.users:,}",
                 _sure(metric, line),
             )
-            for line in results["paired"][metric]
+            for line in results.paired[metric.name]
         ]
     note = (
         "Method − baseline for each user within a seed, averaged over seeds, then over users; the baseline is the best "
@@ -157,114 +154,102 @@ def paired(results: Results) -> Table:
 
 def shots(results: Results) -> Table:
     """By the number of known ratings."""
-    values, means = results["shots"]["values"], results["shots"]["means"]
-    title = f"{metric_label(results['headline'])} by the number of known {_known(results)}"
+    found = results.shots
+    title = f"{results.plan.headline.label} by the number of known {results.plan.data.known}s"
     note = "Only so many of a user's support rows are known; the query rows are the same."
-    return _by_entry(results, "shots", title, values, lambda name: means[name], note)
+    return _by_entry(results, "shots", title, found.values, lambda name: found.means[name], note)
 
 
 def by_activity(results: Results) -> Table:
     """By quartiles of users' numbers of support rows."""
-    bins = results["by_activity"]["bins"]
-    columns = [f"{part['label']} ({count(part['users'], 'user')})" for part in bins]
-    title = f"{metric_label(results['headline'])} by users' activity"
+    bins = results.by_activity.bins
+    columns = [f"{part.label} ({count(part.users, 'user')})" for part in bins]
+    title = f"{results.plan.headline.label} by users' activity"
     note = "Users by their number of support rows, in quarters."
-    return _by_entry(results, "activity", title, columns, lambda name: [part["means"][name] for part in bins], note)
+    return _by_entry(results, "activity", title, columns, lambda name: [part.means[name] for part in bins], note)
 
 
 def by_group(results: Results) -> Table | None:
     """By a field of the profile; of many values, those with the most users."""
-    found = results["by_group"]
+    found = results.by_group
     if found is None:
         return None
-    shown = common_values(found)
+    shown, values = common_values(found), found.values
     columns = [f"{value} ({count(users, 'user')})" for value, users in shown.items()]
-    title = f"{metric_label(results['headline'])} by {found['field']}"
-    return _by_entry(
-        results,
-        "by_group",
-        title,
-        columns,
-        lambda name: [found["values"][value][name]["mean"] for value in shown],
-        left_out(found),
-    )
+    title = f"{results.plan.headline.label} by {found.field}"
+
+    def means(name: str) -> list[float | None]:
+        return [values[value][name].mean for value in shown]
+
+    return _by_entry(results, "by_group", title, columns, means, left_out(found))
 
 
-def common_values(found: dict[str, Any]) -> dict[str, int]:
+def common_values(found: ByProfile) -> dict[str, int]:
     """The values of a field of the profile that have the most users, in their natural order, and how many users."""
-    users = {value: max((one["users"] for one in line.values()), default=0) for value, line in found["values"].items()}
+    users = {value: max((one.users for one in line.values()), default=0) for value, line in found.values.items()}
     most = sorted(users, key=lambda value: -users[value])[:MAX_VALUES]
     return {value: users[value] for value in sorted(most, key=_natural)}
 
 
-def left_out(found: dict[str, Any]) -> str:
+def left_out(found: ByProfile) -> str:
     """That there are more values, if there are."""
-    values = len(found["values"])
+    values = len(found.values)
     return f"The {MAX_VALUES} values with the most users, of {values:,}." if values > MAX_VALUES else ""
 
 
 def items(results: Results) -> Table:
     """Query rows on items that training users met, and on items that they did not."""
-    found = results["items"]
-    columns = ["warm items", f"cold items ({count(found['cold_users'], 'user')})"]
-    title = f"{metric_label(results['headline'])} on warm and cold items"
+    found = results.items
+    columns = ["warm items", f"cold items ({count(found.cold_users, 'user')})"]
+    title = f"{results.plan.headline.label} on warm and cold items"
     note = "Cold: met by no training user. Users without such rows are left out."
-    return _by_entry(
-        results, "items", title, columns, lambda name: [found[kind][name] for kind in ("warm", "cold")], note
-    )
+    return _by_entry(results, "items", title, columns, lambda name: [found.warm[name], found.cold[name]], note)
 
 
 def cost(results: Results) -> Table:
     """Time and memory, means over seeds."""
-    titles = {
-        "fit_seconds": "fit, s",
-        "seconds_per_epoch": "epoch, s",
-        "users_per_second": "users/s",
-        "adapt_ms": "adapt and score a user, ms",
-        "peak_mb": "additional memory, MB",
-        "refit_seconds": "refit, s",
-    }
     order = _order(results)
-    shown = [key for key in titles if any(line[key] is not None for line in results["cost"].values())]
-    rows = tuple((entry["label"], *(amount(results["cost"][entry["name"]][key]) for key in shown)) for entry in order)
+    costs = {name: line.model_dump() for name, line in results.cost.items()}
+    shown = [key for key in _COSTS if any(line[key] is not None for line in costs.values())]
+    rows = tuple((entry.label, *(amount(costs[entry.name][key]) for key in shown)) for entry in order)
     note = "Means over seeds; adapting is amortised over batches of users."
-    return Table("cost", "Cost", ("", *(titles[key] for key in shown)), rows, note, rules=_rules(order))
+    return Table("cost", "Cost", ("", *(_COSTS[key] for key in shown)), rows, note, rules=_rules(order))
 
 
 def paper(results: Results) -> list[Table]:
     """The paper's tables beside ours."""
-    if results["paper"] is None:
+    found = results.paper
+    if found is None or not found.rows:
         return []
-    shown = {"mse": "MSE", "ndcg3": "nDCG@3", "ndcg5": "nDCG@5"}
-    metrics = {(metric, "all"): title for metric, title in shown.items()}
+    metrics = {(name, "all"): results.plan.metric(name).label for name in PRINTED}
     by_group = {("mse", "major"): "MSE major", ("mse", "minor"): "MSE minor", ("p_value", "all"): "p"}
     return [
-        _beside(results, COMPARISON, "The paper's comparison beside ours", metrics),
-        _beside(results, ABLATION, "The paper's ablation beside ours", metrics),
-        _beside(results, GROUPS, "The paper's major and minor users beside ours", by_group),
-        _beside(results, ABLATION_GROUPS, "The paper's major and minor users by gamma beside ours", by_group),
+        _beside(found, COMPARISON, "The paper's comparison beside ours", metrics),
+        _beside(found, ABLATION, "The paper's ablation beside ours", metrics),
+        _beside(found, GROUPS, "The paper's major and minor users beside ours", by_group),
+        _beside(found, ABLATION_GROUPS, "The paper's major and minor users by gamma beside ours", by_group),
     ]
 
 
-def _beside(results: Results, table: str, title: str, columns: dict[tuple[str, str], str]) -> Table:
+def _beside(found: Paper, table: str, title: str, columns: dict[tuple[str, str], str]) -> Table:
     """For each quantity two columns: the paper's and ours."""
-    lines: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
-    for row in results["paper"]["rows"]:
-        if row["table"] == table:
-            lines.setdefault(row["label"], {})[row["metric"], row["group"]] = row
+    lines: dict[str, dict[tuple[str, str], PaperRow]] = {}
+    for row in found.rows:
+        if row.table == table:
+            lines.setdefault(row.label, {})[row.metric, row.group] = row
     rows = []
     for label, line in lines.items():
         cells = [label]
         for key in columns:
             row = line[key]
             if key[0] == "p_value":
-                cells += [p_value(row["paper"]), p_value(row["ours"])]
+                cells += [p_value(row.paper), p_value(row.ours)]
             else:
-                cells += [spread(row["paper"], row["paper_deviation"]), spread(row["ours"], row["deviation"])]
+                cells += [spread(row.paper, row.paper_deviation), spread(row.ours, row.deviation)]
         rows.append(tuple(cells))
     titles = ("", *(f"{name}, {whose}" for name in columns.values() for whose in ("paper", "ours")))
-    said = results["paper"]["differences"] if table == COMPARISON else []
-    quoted = ["The paper's numbers are quoted as they are.", *results["paper"]["footnotes"].get(table, [])]
+    said = found.differences if table == COMPARISON else ()
+    quoted = ["The paper's numbers are quoted as they are.", *found.footnotes.get(table, ())]
     return Table(f"paper_{table}", title, titles, tuple(rows), " ".join([*quoted, *said]))
 
 
@@ -278,52 +263,47 @@ def _by_entry(
 ) -> Table:
     """A line for each entry, the headline metric's means in columns, the best of each column in bold."""
     order = _order(results)
-    lines = [list(values(entry["name"])) for entry in order]
-    places = digits(results["headline"])
+    lines = [list(values(entry.name)) for entry in order]
+    places = results.plan.headline.digits
     rows = tuple(
-        (entry["label"], *(number(value, places) for value in line)) for entry, line in zip(order, lines, strict=True)
+        (entry.label, *(number(value, places) for value in line)) for entry, line in zip(order, lines, strict=True)
     )
     ranked = [
-        [None if entry["kind"] == "reference" else line[j] for entry, line in zip(order, lines, strict=True)]
+        [None if entry.kind == "reference" else line[j] for entry, line in zip(order, lines, strict=True)]
         for j in range(len(columns))
     ]
-    best, second = _ranked(ranked, [better(results["headline"])] * len(columns))
+    best, second = _ranked(ranked, [results.plan.headline.better] * len(columns))
     return Table(name, title, ("", *columns), rows, note, best, second, _rules(order))
 
 
-def _order(results: Results) -> list[dict[str, str]]:
-    """References first, above the line; then as in the results."""
-    return sorted(results["entries"], key=lambda entry: _KINDS.index(entry["kind"]))
+def _order(results: Results) -> list[Entry]:
+    """References first, above the line; then as in the plan."""
+    return sorted(results.plan.entries, key=lambda entry: _KINDS.index(entry.kind))
 
 
-def _rules(order: list[dict[str, str]]) -> tuple[int, ...]:
+def _rules(order: list[Entry]) -> tuple[int, ...]:
     """A rule between kinds."""
-    return tuple(k for k in range(1, len(order)) if order[k]["kind"] != order[k - 1]["kind"])
+    return tuple(k for k in range(1, len(order)) if order[k].kind != order[k - 1].kind)
 
 
-def _mean(results: Results, metric: str, name: str) -> float | None:
-    mean: float | None = results["table"][metric][name]["all"]["mean"]
-    return mean
+def _starred(results: Results, metric: MetricFacts, name: str) -> str:
+    found, improvement = results.summary(name, metric.name), results.improvements[metric.name].get(name)
+    star = STAR if improvement is not None and improvement.star else ""
+    return spread(found.mean, found.deviation, metric.digits) + star
 
 
-def _starred(results: Results, metric: str, name: str) -> str:
-    found = results["table"][metric][name]["all"]
-    star = results["improvements"][metric].get(name, {}).get("star")
-    return spread(found["mean"], found["deviation"], digits(metric)) + (STAR if star else "")
+def _sure(metric: MetricFacts, line: Paired) -> str:
+    return _doubt(line) or ("surely better" if improves(metric.better, line.difference) else "surely worse")
 
 
-def _sure(metric: str, line: dict[str, Any]) -> str:
-    return _doubt(line) or ("surely better" if improves(metric, line["difference"]) else "surely worse")
-
-
-def _doubt(line: dict[str, Any] | None) -> str:
+def _doubt(line: Paired | None) -> str:
     """Why a difference is not sure; nothing where it is."""
     found = "unknown" if line is None else sureness(line)
     return {"sure": "", "unknown": "not testable"}.get(found, found)
 
 
 def _ranked(
-    columns: list[list[float | None]], directions: Sequence[str]
+    columns: list[list[float | None]], directions: Sequence[Better]
 ) -> tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
     """The cells of the best and of the second best values; equals share their place, one value alone is not ranked."""
     marked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
@@ -334,31 +314,23 @@ def _ranked(
     return frozenset(marked[0]), frozenset(marked[1])
 
 
-def _remark(results: Results, entry: dict[str, str]) -> str:
+def _remark(results: Results, entry: Entry) -> str:
     """In words: whom it loses to, or that it leads, and whether that is sure; how many seeds are finished."""
-    name, label = entry["name"], labels(results)
-    missing = sum(cell["method"] == name for cell in results["missing"])
-    seeds = len(results["plan"]["seeds"])
+    name, label = entry.name, results.plan.labels
+    missing = sum(cell.method == name for cell in results.missing)
+    seeds = len(results.plan.seeds)
     doubt = _doubt(paired_of(results, name))
     said = [f"{seeds - missing} of {count(seeds, 'seed')}"] if missing else []
-    if entry["kind"] == "reference":
+    if entry.kind == "reference":
         said.append("reference")
-    elif name == results["best"]["baseline"]:
+    elif name == results.best.baseline:
         said.append("best baseline")
-    elif results["loses_to"].get(name):
-        best, *others = (label[other] for other in results["loses_to"][name])  # the test is against the best
+    elif results.loses_to.get(name):
+        best, *others = (label[other] for other in results.loses_to[name])  # the test is against the best
         said.append(f"loses to {listing([f'{best} ({doubt})' if doubt else best, *others], 1)}")
-    elif name in results["loses_to"] and results["best"]["baseline"] is not None and missing < seeds:
+    elif name in results.loses_to and results.best.baseline is not None and missing < seeds:
         said.append("better than every baseline, not surely" if doubt else "beats every baseline")
     return "; ".join(said)
-
-
-def _column(metric: str) -> str:
-    return f"{metric_label(metric)} {_ARROWS[better(metric)]}"
-
-
-def _known(results: Results) -> str:
-    return "ratings" if results["plan"]["data"]["target"] == "rating" else "interactions"
 
 
 def _natural(value: str) -> tuple[bool, float, str]:

@@ -21,7 +21,8 @@ from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
-from paml.evaluation.scoring import evaluate_ensemble, headline
+from paml.evaluation.metrics import headline
+from paml.evaluation.scoring import evaluate_ensemble
 from paml.files import write_text
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import ObjectiveSettings
@@ -162,7 +163,7 @@ class _Trainer:
     ) -> None:
         self._data, self._settings, self._folder = data, settings, folder
         self._outer = settings.recipe.part(OuterSettings)
-        self._metric = headline(data.schema.target.kind)
+        self._metric = headline(data.schema.target.kind).name
         rng = torch.Generator().manual_seed(settings.seed)
         self._ensemble: Ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, rng)
         fit_to_data(self._ensemble.members, data)

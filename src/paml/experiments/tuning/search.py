@@ -7,7 +7,7 @@
 
 The log is the search's only memory: before every trial Optuna's study is made anew from it, its sampler seeded by the
 trial's number. So a killed search that is continued proposes what an uninterrupted one would have proposed. Trials get
-a data set without the targets of test users (`leakage.py`), and the first trial is the starting recipe itself.
+a data set without the targets of test users (`blinding.py`), and the first trial is the starting recipe itself.
 """
 
 import json
@@ -18,27 +18,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from filelock import FileLock, Timeout
 
 from paml.data.dataset import Dataset
-from paml.errors import FormatError, SettingsError, TrainingError
+from paml.errors import SettingsError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
-from paml.evaluation.scoring import headline
+from paml.evaluation.metrics import headline
 from paml.experiments.tuning.space import Choice, Space, as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
-from paml.files import write_text
+from paml.files import as_model, read_json, write_text
 from paml.methods.registry import find_method
 from paml.progress import SILENT, Inside, Progress
-from paml.settings import build
+from paml.settings import Settings, build
 from paml.training.loop import train
 from paml.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     import optuna
 
-FORMAT = 1
+FORMAT: Final = 1
 DEFAULT_FOLDER = Path("paml-tune")
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -65,6 +65,52 @@ class Budget:
         return cls(int(found["trials"]) if "trials" in found else None, found.get("seconds"))
 
 
+class SearchPlan(Settings):
+    """What is searched, and with what it was begun."""
+
+    format: Literal[1] = FORMAT
+    source: str
+    fingerprint: str
+    method: str
+    recipe: str
+    start: dict[str, Any]
+    """The whole starting recipe."""
+    space: dict[str, dict[str, Any]]
+    seed: int
+
+
+class Tried(Settings):
+    """The settings of a trial, and what validation users made of them."""
+
+    trial: int
+    validation: float | None
+    """None where it diverged."""
+    epoch: int | None
+    """The best one, from 1."""
+    settings: dict[str, Any]
+    """Those that are searched."""
+
+
+class SearchResult(Settings):
+    """What a search found."""
+
+    method: str
+    recipe: str
+    seed: int
+    source: str
+    fingerprint: str
+    metric: str
+    trials: dict[str, int]
+    """How many finished, were pruned, and diverged."""
+    start: Tried
+    best: Tried
+    seconds: float
+    best_recipe: str
+    """A recipe file with the best trial's settings."""
+    run: str
+    """The best trial's run."""
+
+
 class _OutOfTimeError(Exception):
     """The budget ends within a trial."""
 
@@ -81,15 +127,15 @@ def tune(
     progress: Progress = SILENT,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
-) -> dict[str, Any]:
+) -> SearchResult:
     """Search better settings of `method` than a recipe's, write them to `out/best.toml`, and return what was found.
 
     The budget is a number of trials (`30`), a time (`"20m"`), or both (`"30,20m"`); it counts what an earlier call
-    did in the same folder. `space` is a TOML file with an own search space. Settings, by name or as a mapping, are held
-    fixed.
+    did in the same folder. `space` is a TOML file with a search space of your own. Settings, by name or as a
+    mapping, are held fixed.
 
     >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
-    >>> run = paml.train(data, "reg_paml", found["best_recipe"])
+    >>> run = paml.train(data, "reg_paml", found.best_recipe)
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
@@ -102,16 +148,15 @@ def tune(
         remedy = "prepare it with another user_ratio"
         raise SettingsError("the data set has no validation users, who judge trials", where=data.path, remedy=remedy)
     folder = Path(out) if out is not None else DEFAULT_FOLDER / f"{data.manifest.source.name}-{method}"
-    plan = {
-        "format": FORMAT,
-        "source": data.manifest.source.name,
-        "fingerprint": data.fingerprint,
-        "method": method,
-        "recipe": str(recipe),
-        "start": start.model_dump(mode="json"),
-        "space": as_values(searched),
-        "seed": seed,
-    }
+    plan = SearchPlan(
+        source=data.manifest.source.name,
+        fingerprint=data.fingerprint,
+        method=method,
+        recipe=str(recipe),
+        start=start.model_dump(mode="json"),
+        space=as_values(searched),
+        seed=seed,
+    )
     load_optuna()
     _open_folder(folder, plan)
     with _locked(folder), quiet():
@@ -120,32 +165,29 @@ def tune(
         return search.result()
 
 
-def _open_folder(folder: Path, plan: Mapping[str, Any]) -> None:
+def _open_folder(folder: Path, plan: SearchPlan) -> None:
     """Begin a search, or check that the one in the folder was begun with the same data and settings."""
     file = folder / "plan.json"
     if file.exists():
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            what = f"cannot be read ({error})"
-            raise FormatError(what, where=file, remedy="choose another folder", argument="out") from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT or "space" not in found:
-            raise FormatError("is not the plan of a search", where=file, remedy="choose another folder", argument="out")
-        for name, what in (
-            ("fingerprint", "another data set"),
-            ("method", "another method"),
-            ("start", "another recipe or other settings"),
-            ("space", "another search space"),
-            ("seed", "another seed"),
+        remedy = "choose another folder"
+        found = as_model(SearchPlan, read_json(file, remedy), file, remedy)
+        for same, what in (
+            (found.fingerprint == plan.fingerprint, "another data set"),
+            (found.method == plan.method, "another method"),
+            (found.start == plan.start, "another recipe or other settings"),
+            (found.space == plan.space, "another search space"),
+            (found.seed == plan.seed, "another seed"),
         ):
-            if found.get(name) != plan[name]:
+            if not same:
                 remedy = "repeat what it was begun with, or choose another folder"
                 raise SettingsError(f"was begun with {what}", where=folder, remedy=remedy, argument="out")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError("is no search, and not empty", where=folder, remedy="choose another folder", argument="out")
+        raise SettingsError(
+            "is neither empty nor a search", where=folder, remedy="choose another folder", argument="out"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(plan, indent=1) + "\n")
+    write_text(file, plan.model_dump_json(indent=1) + "\n")
 
 
 @contextmanager
@@ -161,11 +203,9 @@ def _locked(folder: Path) -> Iterator[None]:
 class _Search:
     """Trials, one after the other, each logged when it is whole."""
 
-    def __init__(
-        self, data: BlindedDataset, folder: Path, plan: Mapping[str, Any], start: Recipe, space: Space
-    ) -> None:
+    def __init__(self, data: BlindedDataset, folder: Path, plan: SearchPlan, start: Recipe, space: Space) -> None:
         self._data, self._folder, self._plan, self._start, self._space = data, folder, plan, start, space
-        self._metric = headline(data.schema.target.kind)
+        self._metric = headline(data.schema.target.kind).name
         self._trials = read_log(folder / "trials.jsonl")
 
     def run(self, budget: Budget, progress: Progress) -> None:
@@ -173,7 +213,7 @@ class _Search:
         spent = sum(trial.seconds for trial in self._trials)
         ends = None if budget.seconds is None else time.monotonic() + budget.seconds - spent
         self._store()
-        with progress.step(f"tuning {self._plan['method']}", budget.trials) as step:
+        with progress.step(f"tuning {self._plan.method}", budget.trials) as step:
             step.advance(len(self._trials))
             while not self._is_over(budget.trials, ends):
                 note = f"trial {len(self._trials) + 1}{self._best_note()}{self._time_left(budget.trials, ends)}"
@@ -187,30 +227,28 @@ class _Search:
                 step.advance(1)
         self._store()
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> SearchResult:
         """What was found."""
         best = self._best()
         if best is None:
             reason = next((trial.reason for trial in self._trials if trial.reason), "")
             remedy = "search lower rates, or set clip_norm"
             raise TrainingError(f"every trial diverged ({reason})", where=self._folder, remedy=remedy)
-        first, states = self._trials[0], [trial.state for trial in self._trials]
-        return {
-            **{name: self._plan[name] for name in ("method", "recipe", "seed", "source", "fingerprint")},
-            "metric": self._metric,
-            "trials": {state: states.count(state) for state in ("finished", "pruned", "diverged")},
-            "start": {
-                "validation": first.validation if first.state == "finished" else None,
-                "settings": first.settings,
-            },
-            "best": {
-                "trial": best.number,
-                **{name: asdict(best)[name] for name in ("validation", "epoch", "settings")},
-            },
-            "seconds": sum(trial.seconds for trial in self._trials),
-            "best_recipe": str(self._folder / "best.toml"),
-            "run": str(self._folder / "runs" / str(best.number)),
-        }
+        plan, states = self._plan, [trial.state for trial in self._trials]
+        return SearchResult(
+            method=plan.method,
+            recipe=plan.recipe,
+            seed=plan.seed,
+            source=plan.source,
+            fingerprint=plan.fingerprint,
+            metric=self._metric,
+            trials={state: states.count(state) for state in ("finished", "pruned", "diverged")},
+            start=_tried(self._trials[0]),
+            best=_tried(best),
+            seconds=sum(trial.seconds for trial in self._trials),
+            best_recipe=str(self._folder / "best.toml"),
+            run=str(self._folder / "runs" / str(best.number)),
+        )
 
     def _is_over(self, trials: int | None, ends: float | None) -> bool:
         if trials is not None and len(self._trials) >= trials:
@@ -221,7 +259,7 @@ class _Search:
     def _run_trial(self, ends: float | None, progress: Progress) -> Trial:
         """Train with the start's settings, or with those that the study proposes."""
         number = len(self._trials)
-        asked = propose(self._trials, self._space, self._plan["seed"], self._start.epochs) if number else None
+        asked = propose(self._trials, self._space, self._plan.seed, self._start.epochs) if number else None
         values = self._start.model_dump()
         settings = {name: values[name] for name in self._space} if asked is None else dict(asked.params)
         recipe = build(Recipe, {**values, **settings})
@@ -237,9 +275,9 @@ class _Search:
         try:
             train(
                 self._data,
-                self._plan["method"],
-                self._plan["recipe"],
-                seed=self._plan["seed"],
+                self._plan.method,
+                self._plan.recipe,
+                seed=self._plan.seed,
                 out=self._folder / "runs" / str(number),
                 progress=progress,
                 on_epoch=_judge(asked, history, recipe.epochs, ends),
@@ -272,7 +310,7 @@ class _Search:
     def _recipe_text(self, best: Trial) -> str:
         """The whole recipe, so that the file means the same with later defaults; what was searched comes first."""
         plan, first = self._plan, self._trials[0]
-        which = f"{plan['method']} on {plan['source']}, seed {plan['seed']}"
+        which = f"{plan.method} on {plan.source}, seed {plan.seed}"
         values = build(Recipe, {**self._start.model_dump(), **best.settings}).model_dump(mode="json")
         others = [name for name, value in values.items() if name not in best.settings and value is not None]
         start = f"{first.validation:.6f}" if first.state == "finished" else "it diverged"
@@ -282,7 +320,7 @@ class _Search:
 
         head = [
             f"# Found by `paml tune` for {which}: trial {best.number}.",
-            f"# {self._metric.upper()} of validation users: {best.validation:.6f}; recipe {plan['recipe']}: {start}.",
+            f"# {self._metric.upper()} of validation users: {best.validation:.6f}; recipe {plan.recipe}: {start}.",
         ]
         return "\n".join([*head, *lines(best.settings), "", "# Not searched.", *lines(others), ""])
 
@@ -317,6 +355,11 @@ def _judge(
             raise _OutOfTimeError
 
     return on_epoch
+
+
+def _tried(trial: Trial) -> Tried:
+    validation = trial.validation if trial.state == "finished" else None
+    return Tried(trial=trial.number, validation=validation, epoch=trial.epoch, settings=trial.settings)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Choice | list[Choice]]:

@@ -9,10 +9,10 @@ style      how they look and are written
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure as Canvas
 
+from paml.analysis.results import Results
 from paml.report.figures import accuracy, behaviour, style
 from paml.report.figures.material import Material
 
@@ -51,7 +51,7 @@ FIGURES: dict[str, _Kind] = {
         f"Distribution over users, {_GROUPS}, medians as strokes; the longest tails are cut off at the right.",
         accuracy.violins,
     ),
-    "clicks": _Kind("AUC and NEL", "Mean over seeds; the strokes are the standard deviation.", accuracy.clicks),
+    "clicks": _Kind("All metrics", "Mean over seeds; the strokes are the standard deviation.", accuracy.clicks),
     "calibration": _Kind(
         "Calibration",
         "Share of clicks that was predicted and observed, in tenths of the predictions, freed of the training's"
@@ -103,7 +103,7 @@ FIGURES: dict[str, _Kind] = {
 }
 
 
-def figures(folder: Path, results: dict[str, Any]) -> dict[str, Figure]:
+def figures(folder: Path, results: Results) -> dict[str, Figure]:
     """The figures whose data a comparison's folder has, by name, in the order of the page."""
     material = Material.read(folder, results)
     drawn = {}

@@ -6,11 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
-from paml.analysis.format import count, metric_label
+from paml.analysis.format import count
 from paml.analysis.tests import mean_interval
-from paml.data.schema import CLICK_WEIGHTS
 from paml.report.figures import style
-from paml.report.figures.material import Entry, Material
+from paml.report.figures.material import DrawnEntry, Material
 from paml.report.figures.style import INK, PAPER
 from paml.report.tables import common_values, left_out
 
@@ -20,15 +19,14 @@ _GRID = 100
 
 def comparison(material: Material) -> Canvas | None:
     """Every entry's mean of the headline metric with a bootstrap interval over users."""
-    shown = [entry for entry in material.present() if material.mean(entry)[0] is not None]
-    if not shown:
+    means = {entry: mean for entry in material.present() if (mean := material.mean(entry)) is not None}
+    if not means:
         return None
-    figure = style.canvas(style.rows_height(len(shown)))
-    axes = style.rows_panel(figure, [entry.label for entry in shown], right=0.62)
-    style.separators(axes, ["learned" if entry.learned else entry.kind for entry in shown])
+    figure = style.canvas(style.rows_height(len(means)))
+    axes = style.rows_panel(figure, [entry.label for entry in means], right=0.62)
+    style.separators(axes, ["learned" if entry.learned else entry.kind for entry in means])
     edges = []
-    for k, entry in enumerate(shown):
-        mean = float(material.mean(entry)[0] or 0)
+    for k, (entry, mean) in enumerate(means.items()):
         interval = mean_interval(material.per_user(entry), np.random.default_rng(0))
         low, high = (mean, mean) if interval is None else (interval.low, interval.high)
         axes.plot([low, high], [k, k], color=entry.colour, linewidth=2.2, alpha=0.75)
@@ -47,7 +45,7 @@ def comparison(material: Material) -> Canvas | None:
         )
         edges += [low, high, mean]
     baseline = material.best_baseline()
-    reach = None if baseline is None else material.mean(baseline)[0]
+    reach = None if baseline is None else material.mean(baseline)
     if reach is not None:
         axes.axvline(reach, color=INK, alpha=0.55, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     _fit(axes, edges)
@@ -79,7 +77,7 @@ def _boxes(material: Material, whole: bool) -> Canvas | None:
     return figure
 
 
-def _box(axes: Axes, y: int, entry: Entry, value_U: np.ndarray, whole: bool) -> tuple[float, float]:
+def _box(axes: Axes, y: int, entry: DrawnEntry, value_U: np.ndarray, whole: bool) -> tuple[float, float]:
     """Quartiles and median, whiskers to the last user within 1.5 boxes, the users beyond as dots."""
     first, median, third = (float(q) for q in np.quantile(value_U, [0.25, 0.5, 0.75]))
     span = 1.5 * (third - first)
@@ -144,23 +142,25 @@ def kernel_density(value_U: np.ndarray, x_G: np.ndarray) -> np.ndarray:
 
 def items(material: Material) -> Canvas | None:
     """The headline metric on items that training users met, and on new ones."""
-    found = material.results.get("items") or {}
-    warm, cold = found.get("warm") or {}, found.get("cold") or {}
-    shown = [entry for entry in material.entries if None not in (warm.get(entry.name), cold.get(entry.name))]
+    found = material.results.items
+    shown: dict[DrawnEntry, tuple[float, float]] = {}
+    for entry in material.entries:
+        warm, cold = found.warm[entry.name], found.cold[entry.name]
+        if warm is not None and cold is not None:
+            shown[entry] = warm, cold
     if not shown:
         return None
     figure = style.canvas(style.rows_height(len(shown)) + 0.28)
     axes = style.rows_panel(figure, [entry.label for entry in shown], top=0.36)
     style.separators(axes, ["learned" if entry.learned else entry.kind for entry in shown])
-    for k, entry in enumerate(shown):
-        pair = warm[entry.name], cold[entry.name]
+    for k, (entry, pair) in enumerate(shown.items()):
         axes.plot(pair, [k, k], color=entry.colour, linewidth=1.4, alpha=0.6)
         for kind, value, face in zip(("known", "new"), pair, (entry.colour, PAPER), strict=True):
             (dot,) = axes.plot(
                 [value], [k], "o", color=entry.colour, markerfacecolor=face, markersize=6.5, markeredgewidth=1.5
             )
             style.mark(dot, f"{entry.label}, {kind} items: {value:.4f}")
-    _fit(axes, [values[entry.name] for entry in shown for values in (warm, cold)])
+    _fit(axes, [value for pair in shown.values() for value in pair])
     axes.set_xlabel(material.unit)
     signs = [
         axes.plot([], [], "o", color=INK, markerfacecolor=face, markersize=6, markeredgewidth=1.4)[0]
@@ -172,15 +172,14 @@ def items(material: Material) -> Canvas | None:
 
 def by_group(material: Material) -> Canvas | None:
     """The headline metric of the best method and the best baseline by a field of the profile."""
-    found = material.results.get("by_group")
-    best = material.results["best"].values()
-    shown = [entry for entry in material.entries if entry.name in best]
+    found, best = material.results.by_group, material.results.best
+    shown = [entry for entry in material.entries if entry.name in (best.baseline, best.method)]
     if found is None:
         return None
     values = {
         value: users
         for value, users in common_values(found).items()
-        if any(found["values"][value][entry.name]["mean"] is not None for entry in shown)
+        if any(found.values[value][entry.name].mean is not None for entry in shown)
     }
     if len(values) < 2:
         return None
@@ -191,12 +190,12 @@ def by_group(material: Material) -> Canvas | None:
     edges = []
     for k, value in enumerate(values):
         for entry in shown:
-            one = found["values"][value][entry.name]
-            if one["mean"] is not None:
-                (dot,) = axes.plot([one["mean"]], [k], entry.marker, color=entry.colour, markersize=6.5)
-                told = f"{one['mean']:.4f}, {count(one['users'], 'user')}"
-                style.mark(dot, f"{entry.label}, {found['field']} {value}: {told}")
-                edges.append(one["mean"])
+            one = found.values[value][entry.name]
+            if one.mean is not None:
+                (dot,) = axes.plot([one.mean], [k], entry.marker, color=entry.colour, markersize=6.5)
+                told = f"{one.mean:.4f}, {count(one.users, 'user')}"
+                style.mark(dot, f"{entry.label}, {found.field} {value}: {told}")
+                edges.append(one.mean)
     _fit(axes, edges)
     axes.set_xlabel(material.unit)
     signs = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
@@ -206,35 +205,43 @@ def by_group(material: Material) -> Canvas | None:
 
 def by_group_caption(material: Material) -> str:
     """Which field it is, and how many values are not shown."""
-    found = material.results["by_group"]
-    return f"The best method and the best baseline by the users' {found['field']}. {left_out(found)}".rstrip()
+    found = material.results.by_group
+    if found is None:
+        return ""  # and no figure
+    return f"The best method and the best baseline by the users' {found.field}. {left_out(found)}".rstrip()
 
 
 def clicks(material: Material) -> Canvas | None:
-    """AUC and NEL of all entries, with the standard deviation over seeds."""
-    metrics = [metric for metric in ("auc", "nel") if metric in material.results["metrics"]]
-    shown = [entry for entry in material.entries if all(material.mean(entry, name)[0] is not None for name in metrics)]
+    """All metrics of clicks, a panel each, with the standard deviation over seeds."""
+    plan = material.results.plan
+    metrics = plan.metrics if plan.data.target == "click" else ()
+    shown = [
+        entry
+        for entry in material.entries
+        if all(material.summary(entry, metric.name).mean is not None for metric in metrics)
+    ]
     if len(metrics) < 2 or not shown:
         return None
     figure = style.canvas(style.rows_height(len(shown)))
-    width = (style.WIDTH - style.LABELS - 0.2 - 0.3) / 2
+    width = (style.WIDTH - style.LABELS - 0.2 - 0.3 * (len(metrics) - 1)) / len(metrics)
     for side, metric in enumerate(metrics):
         left = style.LABELS + side * (width + 0.3)
         axes = style.panel(figure, left, 0.08, width, style.ROW * len(shown))
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_yticks([])
         axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
-        pairs = [material.mean(entry, metric) for entry in shown]
-        mean_E = np.array([float(mean or 0) for mean, _ in pairs])
-        start = 0.5 if metric == "auc" and mean_E.min() >= 0.5 else 0.0
-        for k, (entry, (_, deviation)) in enumerate(zip(shown, pairs, strict=True)):
+        found = [material.summary(entry, metric.name) for entry in shown]
+        mean_E = np.array([one.mean for one in found])
+        deviations = [one.deviation for one in found]
+        start = 0.5 if metric.better == "higher" and mean_E.min() >= 0.5 else 0.0  # what chance brings a ranking
+        for k, (entry, deviation) in enumerate(zip(shown, deviations, strict=True)):
             if side == 0:
                 style.name_row(axes, k, entry.label)
             (bar,) = axes.barh([k], [mean_E[k] - start], left=start, height=0.6, color=entry.colour)
-            style.mark(bar, f"{entry.label}: {metric_label(metric)} {mean_E[k]:.4f} ± {deviation or 0:.4f}")
+            style.mark(bar, f"{entry.label}: {metric.label} {mean_E[k]:.4f} ± {deviation or 0:.4f}")
             if deviation:
                 axes.plot([mean_E[k] - deviation, mean_E[k] + deviation], [k, k], color=INK, linewidth=1.1)
-        widest = max(mean + (deviation or 0) for mean, (_, deviation) in zip(mean_E, pairs, strict=True))
+        widest = max(mean + (deviation or 0) for mean, deviation in zip(mean_E, deviations, strict=True))
         axes.set_xlim(start, start + (widest - start or 1) * 1.06)
         axes.locator_params(axis="x", nbins=4)
         axes.set_xlabel(material.axis(metric))
@@ -243,10 +250,13 @@ def clicks(material: Material) -> Canvas | None:
 
 def calibration(material: Material) -> Canvas | None:
     """Predicted against observed clicks, by tenths of the predictions."""
+    weights = material.results.plan.data.click_weights
+    if weights is None:
+        return None
     curves = {}
     for entry in material.few(material.present("predictions")):
         own = material.frame("predictions").filter(pl.col("method") == entry.name)
-        predicted_B, observed_B = calibration_curve(own["p"].to_numpy(), own["label"].to_numpy())
+        predicted_B, observed_B = calibration_curve(own["p"].to_numpy(), own["label"].to_numpy(), weights)
         if len(predicted_B) > 1:
             curves[entry] = predicted_B, observed_B
     if not curves:
@@ -268,12 +278,15 @@ def calibration(material: Material) -> Canvas | None:
     return figure
 
 
-def calibration_curve(p_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def calibration_curve(
+    p_N: np.ndarray, label_N: np.ndarray, weights: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean prediction and share of clicks in tenths of equal size; predictions are freed of the weights first.
 
-    Trained with weights w1 and w0, q = w1 p / (w1 p + w0 (1 - p)) is predicted; so p = w0 q / (w0 q + w1 (1 - q)).
+    Trained with weights w0 (not clicked) and w1 (clicked), q = w1 p / (w1 p + w0 (1 - p)) is predicted; so
+    p = w0 q / (w0 q + w1 (1 - q)).
     """
-    w0, w1 = CLICK_WEIGHTS
+    w0, w1 = weights
     known_N = np.isfinite(p_N)
     q_N = p_N[known_N].astype(np.float64)
     true_N = w0 * q_N / (w0 * q_N + w1 * (1 - q_N))

@@ -1,7 +1,6 @@
 """Figures of how the entries behave: rates, embeddings, few ratings, activity, training, cost, other settings."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -11,9 +10,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 
 from paml.report.figures import style
 from paml.report.figures.accuracy import kernel_density
-from paml.report.figures.material import Entry, Material
+from paml.report.figures.material import DrawnEntry, Material
 from paml.report.figures.style import INK
-from paml.training.recipe import load_recipe, recipe_names
 
 MAX_PANELS = 6
 EMBEDDED = 500
@@ -40,7 +38,7 @@ def failure(material: Material) -> Canvas | None:
     return None
 
 
-def _rates(material: Material, shown: Sequence[Entry], shared: bool) -> Canvas | None:
+def _rates(material: Material, shown: Sequence[DrawnEntry], shared: bool) -> Canvas | None:
     if not shown:
         return None
     pairs = [material.rates(entry) for entry in shown]
@@ -134,25 +132,24 @@ def _plane(vector_UH: np.ndarray) -> np.ndarray:
 
 def shots(material: Material) -> Canvas | None:
     """The headline metric by the number of ratings that are known."""
-    found = material.results.get("shots") or {}
-    names, means = found.get("values") or [], found.get("means") or {}
-    label = "ratings of the user that are known" if material.metric == "mse" else "events of the user that are known"
-    return _curves(material, names, means, label)
+    found, target = material.results.shots, material.results.plan.data.target
+    what = "ratings" if target == "rating" else "events"
+    return _curves(material, found.values, found.means, f"{what} of the user that are known")
 
 
 def activity(material: Material) -> Canvas | None:
     """The headline metric by the users' numbers of support rows."""
-    bins = (material.results.get("by_activity") or {}).get("bins") or []
-    names = [part["label"].replace("-", "–") for part in bins]
-    means = {entry.name: [part["means"].get(entry.name) for part in bins] for entry in material.entries}
+    bins = material.results.by_activity.bins
+    names = [part.label.replace("-", "–") for part in bins]
+    means = {entry.name: [part.means[entry.name] for part in bins] for entry in material.entries}
     return _curves(material, names, means, "support rows of the user (quarters of the users)")
 
 
 def _curves(
-    material: Material, names: Sequence[str], means: dict[str, list[float | None]], label: str
+    material: Material, names: Sequence[str], means: Mapping[str, Sequence[float | None]], label: str
 ) -> Canvas | None:
     """One curve per entry over named steps."""
-    known = [entry for entry in material.entries if any(mean is not None for mean in means.get(entry.name, []))]
+    known = [entry for entry in material.entries if any(mean is not None for mean in means[entry.name])]
     shown = material.few(known)
     if len(names) < 2 or not shown:
         return None
@@ -211,12 +208,11 @@ def learning(material: Material) -> Canvas | None:
 
 def cost(material: Material) -> Canvas | None:
     """The headline metric against the time that adapting to one user takes."""
-    costs = material.results.get("cost") or {}
     points = []
     for entry in material.entries:
-        time, mean = (costs.get(entry.name) or {}).get("adapt_ms"), material.mean(entry)[0]
+        time, mean = material.results.cost[entry.name].adapt_ms, material.mean(entry)
         if time is not None and time > 0 and mean is not None:
-            points.append((entry, float(time), mean))
+            points.append((entry, time, mean))
     if not points:
         return None
     figure, axes = style.lines_panel(3.2, material.unit, "milliseconds to adapt to a user and score")
@@ -242,11 +238,11 @@ def gamma(material: Material) -> Canvas | None:
         if set(settings) == {"gamma"}
     }
     if "reg_paml" in by_name:
-        weights["reg_paml"] = _usual_gamma(material.results["plan"])
+        weights["reg_paml"] = material.results.plan.gamma
     known = sorted(
         (w, name)
         for name, w in weights.items()
-        if w is not None and w > 0 and name in by_name and material.mean(by_name[name])[0] is not None
+        if w is not None and w > 0 and name in by_name and material.mean(by_name[name]) is not None
     )
     if len({w for w, _ in known}) < 2:
         return None
@@ -258,8 +254,8 @@ def gamma(material: Material) -> Canvas | None:
         ("major", "s", style.GREYS[2]),
         ("minor", "^", style.METHOD_COLOURS["reg_paml"]),
     ):
-        found = [(w, *material.mean(by_name[name], group=group)) for w, name in known]
-        points = [(w, mean, deviation or 0.0) for w, mean, deviation in found if mean is not None]
+        found = [(w, material.summary(by_name[name], group=group)) for w, name in known]
+        points = [(w, one.mean, one.deviation or 0.0) for w, one in found if one.mean is not None]
         if not points:
             continue
         for w, mean, deviation in points:
@@ -278,15 +274,6 @@ def gamma(material: Material) -> Canvas | None:
     axes.set_xticks(sorted({w for w, _ in known}))
     style.end_labels(axes, ends)
     return figure
-
-
-def _usual_gamma(plan: dict[str, Any]) -> float | None:
-    """What REG-PAML has without a variant: the recipe's."""
-    if plan["recipe"] not in recipe_names():
-        return _number(plan["settings"].get("gamma"))
-    return load_recipe(
-        plan["recipe"], "reg_paml", plan["settings"], plan["data"]["source"], plan["data"]["target"]
-    ).gamma
 
 
 def _log_axis(axes: Axes, values: list[float]) -> None:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from paml.analysis.comparisons import better, by_group, defined, of_method, per_user
-from paml.analysis.format import metric_label
+from paml.analysis.comparisons import OverSeeds, by_group, defined, of_method, per_user
+from paml.analysis.plan import MetricFacts
+from paml.analysis.results import Results
 from paml.report.figures import style
 
 FRAMES = ("rows", "embeddings", "history", "predictions")
@@ -17,7 +17,7 @@ MAX_CURVES = 8
 
 
 @dataclass(frozen=True)
-class Entry:
+class DrawnEntry:
     """A line of the tables as it is drawn."""
 
     name: str
@@ -36,76 +36,74 @@ class Entry:
 class Material:
     """Results and frames of a comparison; a frame that is not there is empty."""
 
-    results: dict[str, Any]
+    results: Results
     frames: dict[str, pl.DataFrame]
 
     @classmethod
-    def read(cls, folder: Path, results: dict[str, Any]) -> "Material":
+    def read(cls, folder: Path, results: Results) -> "Material":
         """The frames of a comparison's folder."""
         paths = {name: folder / f"{name}.parquet" for name in FRAMES}
         return cls(results, {name: pl.read_parquet(path) for name, path in paths.items() if path.exists()})
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[DrawnEntry]:
         """In the order of the tables; a method has the same colour in every comparison."""
         greys, colours = 0, 0
         found = []
-        for k, entry in enumerate(self.results["entries"]):
-            name, kind = entry["name"], entry["kind"]
-            if kind in ("baseline", "reference"):
+        for k, entry in enumerate(self.results.plan.entries):
+            if not entry.learned:
                 colour, greys = style.GREYS[greys % len(style.GREYS)], greys + 1
-            elif name in style.METHOD_COLOURS:
-                colour = style.METHOD_COLOURS[name]
+            elif entry.name in style.METHOD_COLOURS:
+                colour = style.METHOD_COLOURS[entry.name]
             else:
                 colour, colours = style.MORE_COLOURS[colours % len(style.MORE_COLOURS)], colours + 1
-            found.append(Entry(name, entry["label"], kind, colour, style.MARKERS[k % len(style.MARKERS)]))
+            marker = style.MARKERS[k % len(style.MARKERS)]
+            found.append(DrawnEntry(entry.name, entry.label, entry.kind, colour, marker))
         return found
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return str(self.results["headline"])
 
     @property
     def unit(self) -> str:
         """The headline metric and its direction, for an axis."""
-        return self.axis(self.metric)
+        return self.axis(self.results.plan.headline)
 
-    def axis(self, metric: str) -> str:
+    def axis(self, metric: MetricFacts) -> str:
         """A metric and its direction, for an axis."""
-        return f"{metric_label(metric)} ({better(metric)} is better)"
+        return f"{metric.label} ({metric.better} is better)"
 
     def frame(self, name: str) -> pl.DataFrame:
         """A frame; without columns where there is none."""
         return self.frames.get(name, pl.DataFrame())
 
-    def present(self, frame: str = "rows") -> list[Entry]:
+    def present(self, frame: str = "rows") -> list[DrawnEntry]:
         """The entries that a frame has rows of."""
         rows = self.frame(frame)
         names = set(rows["method"].unique()) if "method" in rows.columns else set()
         return [entry for entry in self.entries if entry.name in names]
 
-    def best_baseline(self) -> Entry | None:
+    def best_baseline(self) -> DrawnEntry | None:
         """By the headline metric."""
-        best = self.results["best"]["baseline"]
+        best = self.results.best.baseline
         return next((entry for entry in self.entries if entry.name == best), None)
 
-    def few(self, among: list[Entry]) -> list[Entry]:
+    def few(self, among: list[DrawnEntry]) -> list[DrawnEntry]:
         """What one panel can hold: the best baseline and the methods; variants as far as there is room."""
         baseline = self.best_baseline()
         learned = sorted((entry for entry in among if entry.learned), key=lambda entry: entry.kind)
         first = [entry for entry in among if baseline is not None and entry.name == baseline.name]
         return [*first, *learned[:MAX_CURVES]]
 
-    def per_user(self, entry: Entry, metric: str | None = None) -> np.ndarray:
-        """One value per user for whom it is defined: the mean over seeds."""
-        return defined(per_user(of_method(self.frame("rows"), entry.name, metric or self.metric)))
+    def per_user(self, entry: DrawnEntry) -> np.ndarray:
+        """The headline metric of each user for whom it is defined: the mean over seeds."""
+        return defined(self._users(entry))
 
-    def per_group(self, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
+    def per_group(self, entry: DrawnEntry) -> tuple[np.ndarray, np.ndarray]:
         """The same of major and of minor users."""
-        return by_group(per_user(of_method(self.frame("rows"), entry.name, self.metric)))
+        return by_group(self._users(entry))
 
-    def rates(self, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
+    def _users(self, entry: DrawnEntry) -> pl.DataFrame:
+        return per_user(of_method(self.frame("rows"), entry.name, self.results.plan.headline.name))
+
+    def rates(self, entry: DrawnEntry) -> tuple[np.ndarray, np.ndarray]:
         """Learning rates of major and of minor users, in all seeds; nothing where a training has one for all users."""
         nobody = np.zeros(0)
         rows = self.frame("rows")
@@ -118,12 +116,15 @@ class Material:
         major, minor = (own.filter(pl.col("group") == group)["rate"].to_numpy() for group in ("major", "minor"))
         return major, minor
 
-    def mean(self, entry: Entry, metric: str | None = None, group: str = "all") -> tuple[float | None, float | None]:
+    def summary(self, entry: DrawnEntry, metric: str | None = None, group: str = "all") -> OverSeeds:
         """Mean and standard deviation over seeds, as in the tables."""
-        found = self.results["table"].get(metric or self.metric, {}).get(entry.name, {}).get(group) or {}
-        return found.get("mean"), found.get("deviation")
+        return self.results.summary(entry.name, metric, group)
 
-    def variants_of(self, method: str) -> dict[str, dict[str, Any]]:
+    def mean(self, entry: DrawnEntry) -> float | None:
+        """The mean of the headline metric, as in the tables."""
+        return self.results.mean(entry.name)
+
+    def variants_of(self, method: str) -> dict[str, dict[str, str]]:
         """The settings of a method's variants by name."""
-        variants = self.results["plan"].get("variants") or {}
-        return {name: found["settings"] for name, found in variants.items() if found["method"] == method}
+        variants = [entry for entry in self.results.plan.entries if entry.kind == "variant"]
+        return {entry.name: entry.settings for entry in variants if entry.method == method}

@@ -1,0 +1,131 @@
+"""What a comparison is asked to do, as `plan.json` holds it: data, recipe, seeds, entries and metrics.
+
+Whatever a report says of names, labels and directions stands here, so that nothing but the plan and the rows is needed.
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field
+
+from paml.files import as_model, read_json, write_text
+from paml.settings import Settings
+
+FORMAT: Final = 2
+KINDS = ("baseline", "reference", "method", "variant")
+"""Of entries, in the order of tables."""
+AGAIN = "compare again with this version"
+Better = Literal["lower", "higher"]
+
+
+class DataFacts(Settings):
+    """The data set of a comparison."""
+
+    path: str
+    fingerprint: str
+    source: str
+    target: Literal["rating", "click"]
+    users: int
+    items: int
+    interactions: int
+    click_weights: tuple[float, float] | None = None
+    """Of clicks: the weights in training of what was not clicked, and of what was clicked."""
+
+    @property
+    def known(self) -> str:
+        """What a user's support rows are called."""
+        return "rating" if self.target == "rating" else "interaction"
+
+
+class MetricFacts(Settings):
+    """A metric as tables and tests need it; what it is lies in the rows."""
+
+    name: str
+    label: str
+    better: Better
+    digits: int
+
+
+class Entry(Settings):
+    """A line of the tables: a baseline, a method, or a method with other settings."""
+
+    name: str
+    label: str
+    kind: Literal["baseline", "reference", "method", "variant"]
+    """A reference is a baseline that knows more than a method may."""
+    method: str | None = None
+    """None of a baseline."""
+    settings: dict[str, str] = Field(default_factory=dict)
+    """A variant's, as people type them."""
+
+    @property
+    def learned(self) -> bool:
+        """Whether it is a method, or a variant of one."""
+        return self.method is not None
+
+
+class Plan(Settings):
+    """All that was asked for."""
+
+    format: Literal[2] = FORMAT
+    created_by: str
+    data: DataFacts
+    recipe: str
+    recipe_digest: str
+    settings: dict[str, str]
+    """That replace the recipe's in all methods, as people type them."""
+    gamma: float
+    """The weight of REG-PAML's regulariser, as recipe and settings have it."""
+    seeds: tuple[int, ...]
+    same_split: bool
+    group_by: str | None
+    entries: tuple[Entry, ...]
+    """In the order of tables."""
+    metrics: tuple[MetricFacts, ...] = Field(min_length=1)
+    """In the order of tables; the first is the headline."""
+
+    @property
+    def headline(self) -> MetricFacts:
+        """The metric by which entries are judged first."""
+        return self.metrics[0]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Entry -> label."""
+        return {entry.name: entry.label for entry in self.entries}
+
+    def names(self, *kinds: str) -> list[str]:
+        """The entries of some kinds, or all of them, in the order of tables."""
+        return [entry.name for entry in self.entries if not kinds or entry.kind in kinds]
+
+    def metric(self, name: str) -> MetricFacts:
+        """One of the metrics."""
+        return next(metric for metric in self.metrics if metric.name == name)
+
+
+def in_order(entries: Collection[Entry]) -> tuple[Entry, ...]:
+    """Entries in the order of tables: baselines, references, methods, variants."""
+    return tuple(sorted(entries, key=lambda entry: KINDS.index(entry.kind)))
+
+
+def read_plan(folder: Path) -> Plan:
+    """What a comparison's folder was asked for."""
+    path = folder / "plan.json"
+    return as_model(Plan, read_json(path, "a folder made by `paml compare` expected"), path, AGAIN)
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Store a plan, atomically."""
+    write_text(folder / "plan.json", plan.model_dump_json(indent=1) + "\n")
+
+
+def cell_name(entry: str, seed: int) -> str:
+    """A folder name for an entry and a seed."""
+    return f"{re.sub(r'[^A-Za-z0-9_.=-]+', ' ', entry)}@{seed}"
+
+
+def cell_folder(folder: Path, entry: str, seed: int) -> Path:
+    """Where a finished cell of a comparison lies."""
+    return folder / "cells" / cell_name(entry, seed)

@@ -1,0 +1,253 @@
+"""A comparison's rows -> what its report says. Works on a half-finished grid: what is missing is listed."""
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from paml.analysis import comparisons, fairness
+from paml.analysis.comparisons import OverSeeds
+from paml.analysis.paper import PAPER_BASELINES, beside_paper
+from paml.analysis.plan import Entry, MetricFacts, Plan, read_plan
+from paml.analysis.results import (
+    ActivityBin,
+    Best,
+    ByActivity,
+    ByProfile,
+    Cost,
+    Groups,
+    Items,
+    MissingCell,
+    ProfileMean,
+    Results,
+    Shots,
+    read_failures,
+)
+from paml.analysis.tests import RESAMPLES
+from paml.analysis.verdict import verdict
+
+BINS = 4
+LEARNED = ("method", "variant")
+Table = dict[str, dict[str, OverSeeds]]
+_KEYS = {"method": pl.String, "seed": pl.Int64, "user": pl.String, "group": pl.String}
+
+
+def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results:
+    """What `plan.json` and the Parquet files of a comparison's folder say; writes nothing.
+
+    `resamples` are the bootstrap's, for each interval.
+    """
+    plan = read_plan(folder)
+    rows, scenarios, cost = (_frame(folder / f"{name}.parquet", plan) for name in ("rows", "scenarios", "cost"))
+    missing = _missing(plan, [rows, cost], read_failures(folder))
+    seeds = _comparable_seeds(plan, missing)
+    failed = {cell.method for cell in missing if cell.reason is not None}
+    comparable = pl.col("seed").is_in(seeds) & ~pl.col("method").is_in(failed)
+    rows, scenarios, cost = (frame.filter(comparable) for frame in (rows, scenarios, cost))
+    names, headline = plan.names(), plan.headline.name
+    table = {metric.name: _over_seeds(rows, metric.name, names) for metric in plan.metrics}
+    best = _best_entries(plan, table[headline])
+    found = Results(
+        plan=plan,
+        missing=tuple(missing),
+        seeds=tuple(seeds),
+        table=table,
+        best=best,
+        loses_to=_losses(plan, table[headline]),
+        improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in plan.metrics},
+        paired={metric.name: _paired(rows, plan, table[metric.name], metric, resamples) for metric in plan.metrics},
+        groups={entry.name: _groups(rows, headline, entry, best.baseline, resamples) for entry in plan.entries},
+        by_group=_by_profile(rows, headline, names, plan.group_by),
+        by_activity=ByActivity(bins=_by_activity(rows, headline, names)),
+        shots=_shots(scenarios, headline, names),
+        items=_items(scenarios, headline, names),
+        cost=_cost(cost, names),
+    )
+    found = found.model_copy(update={"paper": beside_paper(found)})
+    return found.model_copy(update={"verdict": tuple(verdict(found))})
+
+
+def _frame(path: Path, plan: Plan) -> pl.DataFrame:
+    """The planned entries' rows in the order of the tables; no rows where there is no file yet."""
+    frame = pl.read_parquet(path) if path.exists() else pl.DataFrame(schema=_KEYS)
+    order = {name: k for k, name in enumerate(plan.names())}
+    lacking = [metric.name for metric in plan.metrics if metric.name not in frame.columns]
+    planned = frame.filter(pl.col("method").is_in(list(order)) & pl.col("seed").is_in(plan.seeds))
+    place = pl.col("method").replace_strict(order, default=None, return_dtype=pl.Int64)
+    ordered = planned.sort(place, "seed", maintain_order=True)
+    return ordered.with_columns(pl.lit(None, pl.Float64).alias(metric) for metric in lacking)
+
+
+def _missing(plan: Plan, frames: list[pl.DataFrame], failures: dict[tuple[str, int], str]) -> list[MissingCell]:
+    """Cells without rows and without a cost; a finished cell has a cost even if there is no test user."""
+    finished = {pair for frame in frames for pair in frame.select("method", "seed").unique().iter_rows()}
+    return [
+        MissingCell(method=name, seed=seed, reason=failures.get((name, seed)))
+        for name in plan.names()
+        for seed in plan.seeds
+        if (name, seed) not in finished
+    ]
+
+
+def _comparable_seeds(plan: Plan, missing: list[MissingCell]) -> list[int]:
+    """The seeds that all entries have, for every seed has other users; if there is none, the one that most have.
+
+    An entry that failed with any seed is not waited for: it is left out of the comparison.
+    """
+    failed = {cell.method for cell in missing if cell.reason is not None}
+    waited_for = dict.fromkeys(plan.seeds, 0)
+    for cell in missing:
+        if cell.method not in failed:
+            waited_for[cell.seed] += 1
+    complete = [seed for seed, count in waited_for.items() if not count]
+    return complete or ([min(waited_for, key=lambda seed: waited_for[seed])] if plan.seeds else [])
+
+
+def _over_seeds(rows: pl.DataFrame, metric: str, names: list[str]) -> Table:
+    found = comparisons.over_seeds(rows, metric)
+    nobody = dict.fromkeys(comparisons.GROUPS, OverSeeds(None, None, 0, 0, 0, 0))
+    return {name: found.get(name, nobody) for name in names}
+
+
+def _means(rows: pl.DataFrame, metric: str, names: list[str]) -> dict[str, float | None]:
+    """Means over seeds of means over users."""
+    return {name: groups["all"].mean for name, groups in _over_seeds(rows, metric, names).items()}
+
+
+def _sign(metric: MetricFacts) -> Literal[1, -1]:
+    """That makes lower values better."""
+    return 1 if metric.better == "lower" else -1
+
+
+def _best(table: Table, metric: MetricFacts, among: list[str]) -> str | None:
+    """The best of the entries that have a value at all; the first of equals."""
+    known = {name: _sign(metric) * mean for name in among if (mean := table[name]["all"].mean) is not None}
+    return min(known, key=lambda name: known[name]) if known else None
+
+
+def _best_entries(plan: Plan, table: Table) -> Best:
+    """By the headline metric."""
+    return Best(
+        baseline=_best(table, plan.headline, plan.names("baseline")),
+        method=_best(table, plan.headline, plan.names(*LEARNED)),
+    )
+
+
+def _losses(plan: Plan, table: Table) -> dict[str, tuple[str, ...]]:
+    """Of methods and variants: the baselines whose mean is better by the headline metric, the best first."""
+    means = {name: table[name]["all"].mean for name in plan.names("baseline")}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    in_order = sorted(known, key=lambda name: _sign(plan.headline) * known[name])
+    losses = {}
+    for name in plan.names(*LEARNED):
+        own, better = table[name]["all"].mean, plan.headline.better
+        ahead = [other for other in in_order if own is not None and comparisons.improves(better, known[other] - own)]
+        losses[name] = tuple(ahead)
+    return losses
+
+
+def _improvements(
+    rows: pl.DataFrame, plan: Plan, table: Table, metric: MetricFacts
+) -> dict[str, comparisons.Improvement]:
+    """The paper's test: against the best of the paper's baselines, which are methods here."""
+    trained, present = plan.names(*LEARNED), comparisons.method_names(rows)
+    reference = _best(table, metric, [name for name in trained if name in PAPER_BASELINES])
+    if reference is None:
+        return {}
+    others = [name for name in trained if name in present and name not in PAPER_BASELINES]
+    return {name: comparisons.improvement(rows, name, reference, metric.name, metric.better) for name in others}
+
+
+def _paired(
+    rows: pl.DataFrame, plan: Plan, table: Table, metric: MetricFacts, resamples: int
+) -> tuple[comparisons.Paired, ...]:
+    """Methods and variants against the baseline that is best by this metric (without baselines: the paper's own)."""
+    trained = plan.names(*LEARNED)
+    against = plan.names("baseline") or [name for name in trained if name in PAPER_BASELINES]
+    reference = _best(table, metric, against)
+    if reference is None:
+        return ()
+    family = rows.filter(pl.col("method").is_in([reference, *trained]))
+    return tuple(comparisons.paired_table(family, reference, metric.name, resamples=resamples))
+
+
+def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None, resamples: int) -> Groups:
+    """An entry's gap; that of a method beside the best baseline's."""
+    own = rows.filter(pl.col("method") == entry.name)
+    against = None
+    if entry.learned and baseline is not None and len(own):
+        against = fairness.gap_difference(rows, entry.name, baseline, metric, resamples=resamples)
+    return Groups(
+        test=comparisons.groups_test(own, entry.name, metric),
+        gap=fairness.gap(own, entry.name, metric, resamples=resamples),
+        gap_against_baseline=against,
+    )
+
+
+def _by_profile(rows: pl.DataFrame, metric: str, names: list[str], field: str | None) -> ByProfile | None:
+    """By a field of the users' profiles, which may have thousands of values; no value is a group of its own."""
+    column = f"user.{field}"
+    if field is None or column not in rows.columns:
+        return None
+    value = pl.col(metric).cast(pl.Float64)
+    labelled = rows.select(
+        "method", "seed", "user", label=pl.col(column).cast(pl.String).fill_null("unknown"), value=value
+    )
+    means = labelled.group_by("label", "method", "seed").agg(pl.col("value").filter(pl.col("value").is_finite()).mean())
+    means = means.sort("seed").group_by("label", "method").agg(mean=pl.col("value").mean())
+    users = labelled.group_by("label", "method").agg(users=pl.col("user").n_unique())
+    nobody = ProfileMean(mean=None, users=0)
+    values: dict[str, dict[str, ProfileMean]] = {}
+    for row in means.join(users, on=["label", "method"]).sort("label").to_dicts():
+        line = values.setdefault(row["label"], dict.fromkeys(names, nobody))
+        line[row["method"]] = ProfileMean(mean=row["mean"], users=row["users"])
+    return ByProfile(field=field, values=values)
+
+
+def _by_activity(rows: pl.DataFrame, metric: str, names: list[str]) -> tuple[ActivityBin, ...]:
+    """Users by their number of support rows: quartiles, fewer where many users have the same number."""
+    if not len(rows):
+        return ()
+    support_U = rows.select("seed", "user", "support_rows").unique()["support_rows"].to_numpy()
+    inner = np.unique(np.quantile(support_U, np.arange(1, BINS) / BINS, method="inverted_cdf"))
+    edges = [*(int(edge) for edge in inner if edge < support_U.max()), int(support_U.max())]
+    bins = []
+    below = -1
+    for edge in edges:
+        part = rows.filter((pl.col("support_rows") > below) & (pl.col("support_rows") <= edge))
+        low, high = int(support_U[support_U > below].min()), int(support_U[support_U <= edge].max())
+        label = str(low) if low == high else f"{low}-{high}"
+        bins.append(ActivityBin(label=label, users=part["user"].n_unique(), means=_means(part, metric, names)))
+        below = edge
+    return tuple(bins)
+
+
+def _shots(scenarios: pl.DataFrame, metric: str, names: list[str]) -> Shots:
+    """By the number of ratings that are known, on the same query rows."""
+    part = _scenario(scenarios, "shots")
+    values = sorted(part["value"].unique().to_list(), key=lambda v: int(v) if v.isdigit() else math.inf)
+    columns = [_means(part.filter(pl.col("value") == value), metric, names) for value in values]
+    return Shots(values=tuple(values), means={name: tuple(column[name] for column in columns) for name in names})
+
+
+def _items(scenarios: pl.DataFrame, metric: str, names: list[str]) -> Items:
+    part = _scenario(scenarios, "items")
+    warm, cold = (part.filter(pl.col("value") == kind) for kind in ("warm", "cold"))
+    return Items(warm=_means(warm, metric, names), cold=_means(cold, metric, names), cold_users=cold["user"].n_unique())
+
+
+def _scenario(scenarios: pl.DataFrame, name: str) -> pl.DataFrame:
+    if "scenario" not in scenarios.columns:
+        return scenarios.clear().with_columns(value=pl.lit(None, pl.String))
+    return scenarios.filter(pl.col("scenario") == name)
+
+
+def _cost(cost: pl.DataFrame, names: list[str]) -> dict[str, Cost]:
+    """Means over seeds."""
+    columns = [name for name in Cost.model_fields if name in cost.columns]
+    finite = [pl.col(name).cast(pl.Float64) for name in columns]
+    means = cost.group_by("method").agg(column.filter(column.is_finite()).mean() for column in finite)
+    found = {row["method"]: {name: row[name] for name in columns} for row in means.to_dicts()}
+    return {name: Cost(**found.get(name, {})) for name in names}

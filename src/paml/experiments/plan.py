@@ -1,0 +1,182 @@
+"""The plan of a comparison: made from what is asked for, checked, and put into a folder or found in one.
+
+Everything that can be wrong is found before the first cell is begun.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, in_order, read_plan, write_plan
+from paml.baselines.registry import BASELINES, baselines_for, find_baseline
+from paml.data.dataset import Dataset
+from paml.data.schema import CLICK_WEIGHTS
+from paml.errors import SettingsError, nearest
+from paml.evaluation.metrics import metrics_for
+from paml.methods.registry import find_method, methods_of
+from paml.settings import parse_assignments
+from paml.training.recipe import load_recipe, recipe_digest
+
+
+def choose_entries(
+    kind: str,
+    recipe: str | Path,
+    methods: Sequence[str] | None,
+    baselines: Sequence[str] | None,
+    variants: Sequence[str],
+) -> list[Entry]:
+    """The entries that are named; without names, all methods of the recipe, and all baselines that are installed."""
+    known = baselines_for(kind)
+    chosen = [name for name in known if known[name].is_installed()] if baselines is None else baselines
+    wanted = methods_of(str(recipe)) if methods is None else methods
+    return [
+        *(_baseline(name) for name in chosen),
+        *(Entry(name=name, label=find_method(name).label, kind="method", method=name) for name in wanted),
+        *(variant(text) for text in variants),
+    ]
+
+
+def variant(text: str) -> Entry:
+    """`"reg_paml gamma=0.01"` -> a method with other settings; without settings, the method itself."""
+    method, *settings = text.split() or [""]
+    return Entry(
+        name=" ".join([method, *settings]),
+        label=" ".join([find_method(method).label, *settings]),
+        kind="variant" if settings else "method",
+        method=method,
+        settings=parse_assignments(settings),
+    )
+
+
+def _baseline(name: str) -> Entry:
+    baseline = find_baseline(name)
+    return Entry(name=name, label=baseline.label, kind="reference" if baseline.reference else "baseline")
+
+
+def make_plan(
+    data: Dataset,
+    entries: Sequence[Entry],
+    seeds: int,
+    recipe: str | Path,
+    *,
+    same_split: bool,
+    group_by: str | None,
+    settings: Mapping[str, Any],
+) -> Plan:
+    """The plan of a comparison, checked."""
+    _check(data, entries, seeds, recipe, group_by, settings)
+    kind = data.schema.target.kind
+    usual = load_recipe(recipe, "reg_paml", settings, data.manifest.source.name, kind)
+    return Plan(
+        created_by=f"paml {version('paml')}",
+        data=_facts(data),
+        recipe=str(recipe),
+        recipe_digest=recipe_digest(recipe),
+        settings={name: _as_typed(value) for name, value in settings.items()},
+        gamma=usual.gamma,
+        seeds=tuple(range(seeds)),
+        same_split=same_split,
+        group_by=group_by,
+        entries=in_order(entries),
+        metrics=metric_facts(kind),
+    )
+
+
+def metric_facts(kind: str) -> tuple[MetricFacts, ...]:
+    """What a report must know of the metrics of ratings, or of clicks."""
+    return tuple(MetricFacts(name=m.name, label=m.label, better=m.better, digits=m.digits) for m in metrics_for(kind))
+
+
+def _facts(data: Dataset) -> DataFacts:
+    manifest, kind = data.manifest, data.schema.target.kind
+    return DataFacts(
+        path=str(data.path.resolve()),
+        fingerprint=data.fingerprint,
+        source=manifest.source.name,
+        target=kind,
+        users=manifest.users,
+        items=manifest.items,
+        interactions=manifest.interactions,
+        click_weights=CLICK_WEIGHTS if kind == "click" else None,
+    )
+
+
+def _check(
+    data: Dataset,
+    entries: Sequence[Entry],
+    seeds: int,
+    recipe: str | Path,
+    group_by: str | None,
+    settings: Mapping[str, Any],
+) -> None:
+    if not entries:
+        raise SettingsError("nothing to compare", remedy="name methods or baselines")
+    names = [entry.name for entry in entries]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SettingsError(f"'{twice[0]}' twice", remedy="name each entry once")
+    kind, source = data.schema.target.kind, data.manifest.source.name
+    for entry in entries:
+        if entry.method is None:
+            BASELINES[entry.name].require(kind)
+        else:
+            load_recipe(recipe, entry.method, {**settings, **entry.settings}, source, kind)
+    fields = [field.name for field in data.schema.features("user")]
+    if group_by is not None and group_by not in fields:
+        remedy = nearest(group_by, fields) if fields else "the data set has no user fields"
+        raise SettingsError(f"no user field '{group_by}' to group by", remedy=remedy)
+    if seeds < 1:
+        raise SettingsError(f"{seeds} seeds", remedy="at least one")
+    first, end = data.manifest.splits["test"]
+    if first == end:
+        remedy = "prepare it with another user_ratio"
+        raise SettingsError("the data set has no test users", where=data.path, remedy=remedy)
+
+
+def _as_typed(value: Any) -> str:
+    """A setting as people type it on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def open_comparison(folder: Path, plan: Plan) -> Plan:
+    """Begin a comparison in a folder, or continue one that was begun alike and add to it; returns the whole plan."""
+    if (folder / "plan.json").exists():
+        plan = _continued(read_plan(folder), plan, folder)
+    elif folder.exists() and any(folder.iterdir()):
+        raise SettingsError(
+            "is no comparison, and not empty", where=folder, remedy="choose another folder", argument="out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_plan(folder, plan)
+    return plan
+
+
+def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
+    """What a folder was begun with, and what is new.
+
+    Cells of another version are not mixed with ours: they may have been fitted in another way.
+    """
+    if found.created_by != plan.created_by:
+        what = f"was begun with {found.created_by}, and this is {plan.created_by}"
+        raise SettingsError(
+            what, where=folder, remedy="choose another folder, or continue with that version", argument="out"
+        )
+    for same, what in (
+        (found.data.fingerprint == plan.data.fingerprint, "another data set"),
+        (found.recipe == plan.recipe, "another recipe"),
+        (found.recipe_digest == plan.recipe_digest, "a recipe of the same name but other content"),
+        (found.settings == plan.settings, "other settings"),
+        (found.same_split == plan.same_split, "other splits"),
+        (found.metrics == plan.metrics, "other metrics"),
+    ):
+        if not same:
+            raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another folder", argument="out")
+    entries = {entry.name: entry for entry in (*found.entries, *plan.entries)}
+    return plan.model_copy(
+        update={
+            "seeds": tuple(dict.fromkeys([*found.seeds, *plan.seeds])),
+            "entries": in_order(entries.values()),
+            "group_by": plan.group_by or found.group_by,
+        }
+    )

@@ -1,0 +1,37 @@
+"""A comparison's finished cells -> rows, results and report, as often as one likes; no training, and no torch."""
+
+from pathlib import Path
+
+import polars as pl
+
+from paml.analysis.plan import Plan, cell_folder, read_plan
+from paml.analysis.results import Results, write_results
+from paml.analysis.summarise import summarise_comparison
+from paml.files import write_table
+from paml.report import write_report
+
+FRAMES = ("rows", "scenarios", "predictions", "embeddings", "history", "cost")
+
+
+def refresh(folder: str | Path) -> Results:
+    """Gather the finished cells, and write results and report anew."""
+    folder = Path(folder)
+    _gather(folder, read_plan(folder))
+    results = summarise_comparison(folder)
+    write_results(folder, results)
+    write_report(folder)
+    return results
+
+
+def _gather(folder: Path, plan: Plan) -> None:
+    """One file of each kind from the finished cells of the plan, in the plan's order."""
+    cells = [cell_folder(folder, name, seed) for name in plan.names() for seed in plan.seeds]
+    if not any(cell.exists() for cell in cells):
+        return  # a folder that was passed on without its cells keeps what was gathered before
+    for frame in FRAMES:
+        files = [cell / f"{frame}.parquet" for cell in cells if (cell / f"{frame}.parquet").exists()]
+        target = folder / f"{frame}.parquet"
+        if not files:
+            target.unlink(missing_ok=True)
+            continue
+        write_table(target, pl.concat([pl.read_parquet(file) for file in files], how="diagonal_relaxed"))

@@ -1,0 +1,51 @@
+"""A report made anew: the same results, without training and without torch."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+
+import paml
+from paml.analysis.plan import cell_folder, read_plan
+from paml.analysis.results import read_results
+from paml.report.refresh import FRAMES, refresh
+
+WITHOUT_ROOT = """
+import sys, types
+root = types.ModuleType("paml")
+root.__path__ = [sys.argv[1]]
+sys.modules["paml"] = root  # the public names would import all that they stand for
+from paml.report.refresh import refresh
+slow = {"torch", "scipy", "sklearn", "matplotlib"} & set(sys.modules)
+assert not slow, slow
+refresh(sys.argv[2])
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_report_needs_no_torch(ratings: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ratings, tmp_path / "OUT")
+    (folder / "report.html").unlink()
+    source = str(Path(paml.__file__).parent)
+    command = [sys.executable, "-c", WITHOUT_ROOT, source, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "report.html").exists()
+    assert read_results(folder).table == read_results(ratings).table
+
+
+def test_finished_cells_are_gathered_in_the_order_of_the_plan(ratings: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ratings, tmp_path / "OUT")
+    before = read_results(folder)
+    for name in FRAMES:
+        if (folder / f"{name}.parquet").exists():
+            for (method, seed), part in pl.read_parquet(folder / f"{name}.parquet").group_by("method", "seed"):
+                cell = cell_folder(folder, str(method), int(seed))
+                cell.mkdir(parents=True, exist_ok=True)
+                part.write_parquet(cell / f"{name}.parquet")
+            (folder / f"{name}.parquet").unlink()
+    assert refresh(folder).table == before.table
+    rows = pl.read_parquet(folder / "rows.parquet")
+    assert rows["method"].unique(maintain_order=True).to_list() == read_plan(folder).names()
