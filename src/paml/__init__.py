@@ -102,7 +102,6 @@ __all__ = [
 
 def open_data(path: str | Path) -> "Dataset":
     """Open a prepared data set; an incomplete or edited one is a FormatError."""
-    from paml.analysis.results import Results
     from paml.data.dataset import Dataset
 
     return Dataset.open(path)

@@ -145,7 +145,7 @@ def open_comparison(folder: Path, plan: Plan) -> Plan:
         plan = _continued(read_plan(folder), plan, folder)
     elif folder.exists() and any(folder.iterdir()):
         raise SettingsError(
-            "is no comparison, and not empty", where=folder, remedy="choose another folder", argument="out"
+            "is neither empty nor a comparison", where=folder, remedy="choose another folder", argument="out"
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(folder, plan)
