@@ -139,6 +139,6 @@ def test_settings_that_leave_no_users_or_do_not_exist(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_source_without_input_refuses_a_path(tmp_path: Path) -> None:
+def test_a_source_that_reads_nothing_refuses_a_path(tmp_path: Path) -> None:
     with pytest.raises(PamlError, match="'synthetic' takes no --from; leave --from away"):
         paml.prepare("synthetic", tmp_path, tmp_path / "out")

@@ -92,7 +92,7 @@ def prepare(
 
 
 def _input(kind: Source, option: str, path: str | Path | None) -> Path | None:
-    """The path of an input, after checking that the source takes it and that it exists."""
+    """An input that was given, if the source takes it and it exists."""
     if path is None:
         return None
     if option not in kind.takes:

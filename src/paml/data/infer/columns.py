@@ -183,7 +183,7 @@ def one_to_one(a: Column, b: Column) -> bool:
     return pairs == a.values.n_unique() == b.values.n_unique()
 
 
-def tells(column: Column, target: Column) -> bool:
+def leaks_target(column: Column, target: Column) -> bool:
     """Whether a column leaks the target: one is a function of the other, and not just because values are rare."""
     if not 2 <= len(column.distinct) <= len(column.known) / 10:
         return False

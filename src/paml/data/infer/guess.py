@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from paml.data.infer.columns import Column, one_to_one, same_values, tells
+from paml.data.infer.columns import Column, leaks_target, one_to_one, same_values
 from paml.data.infer.roles import (
     Found,
     Link,
@@ -111,7 +111,7 @@ def _leaks(log: Table, context: Sequence[Column], target: Found) -> dict[str, st
         return {}
     leaks = dict.fromkeys(target.others, "could also be the target")
     for column in context:
-        if tells(column, log.columns[target.column]):
+        if leaks_target(column, log.columns[target.column]):
             leaks[column.name] = f"leaks the target: its values determine or follow from those of '{target.column}'"
     return leaks
 
@@ -169,7 +169,7 @@ def _fields(
         while name in names:
             name += "_2"
         names.add(name)
-        twin = next((other for other in kept if _says_the_same(column, other)), None)
+        twin = next((other for other in kept if _same_information(column, other)), None)
         if reason := _why_not(column, keys, side, (excluded or {}).get(column.name), twin):
             fields.append(FieldGuess(name, column.name, Kind.CATEGORICAL, reason, used=False))
             continue
@@ -180,7 +180,7 @@ def _fields(
     return fields
 
 
-def _says_the_same(column: Column, other: Column) -> bool:
+def _same_information(column: Column, other: Column) -> bool:
     return 2 <= len(column.distinct) <= len(column.known) / 10 and one_to_one(column, other)
 
 
