@@ -60,7 +60,7 @@ def fitted(worlds: dict[str, paml.Dataset]):  # type: ignore[no-untyped-def]
 def changed_worlds(
     worlds: dict[str, paml.Dataset], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, paml.Dataset]:
-    """The same training and validation users, with test users who met other items and judged them otherwise."""
+    """The same training and validation users, with test users who rated other items, and differently."""
     changed = {}
     for kind, data in worlds.items():
         folder = Path(shutil.copytree(data.path, tmp_path_factory.mktemp("changed") / kind))
@@ -90,8 +90,8 @@ class TestContract:
     def test_beats_a_constant(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
         constant = "constant_rate" if kind == "click" else "training_mean"
         test, target = SplitRows.of(worlds[kind], "test"), worlds[kind].schema.target
-        loss, least = (test.loss(target, fitted(kind, who).predictor.predict(test)) for who in (name, constant))
-        assert loss < least or name == constant
+        loss, constant_loss = (test.loss(target, fitted(kind, who).predictor.predict(test)) for who in (name, constant))
+        assert loss < constant_loss or name == constant
 
     def test_settings_are_the_best_tried_on_validation_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
         result = fitted(kind, name)
@@ -110,8 +110,8 @@ class TestContract:
 
     def test_targets_of_query_rows_and_of_hidden_support_rows_change_nothing(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
         test = SplitRows.of(worlds[kind], "test").with_shots(4)
-        turned = worlds[kind].schema.target.low + worlds[kind].schema.target.high - test.target_N
-        changed = np.where(test.support_N, test.target_N, turned)
+        mirrored = worlds[kind].schema.target.low + worlds[kind].schema.target.high - test.target_N
+        changed = np.where(test.support_N, test.target_N, mirrored)
         other = SplitRows(test.item_N, changed, test.user_N, test.query_N, test.first_user, test.first_row, shots=4)
         predictor = fitted(kind, name).predictor
         assert np.array_equal(predictor.predict(test)[test.query_N], predictor.predict(other)[test.query_N])
@@ -126,14 +126,14 @@ class TestContract:
         assert np.isfinite(prediction_N[test.query_N]).all()
 
 
-def test_the_reference_says_what_new_users_cost(fitted) -> None:  # type: ignore[no-untyped-def]
+def test_the_reference_reports_the_cost_of_new_users(fitted) -> None:  # type: ignore[no-untyped-def]
     assert [name for name, baseline in BASELINES.items() if baseline.reference] == ["retrained_mf"]
     assert fitted("rating", "retrained_mf").refit_seconds > 0
     assert fitted("rating", "lenskit_mf").refit_seconds is None
 
 
 def known_ratings(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Half of the cells of a 200 x 120 matrix with biases and two factors, on a scale of its own, without noise."""
+    """Half of the cells of a 200 x 120 matrix with biases and two factors, on an unusual scale, without noise."""
     user, item = np.divmod(rng.permutation(200 * 120)[:12_000], 120)
     bias = rng.normal(size=200)[user] + rng.normal(size=120)[item]
     product = (rng.normal(size=(200, 2))[user] * rng.normal(size=(120, 2))[item]).sum(1)
@@ -154,7 +154,7 @@ def test_factorisation_finds_biases_and_factors_on_any_scale() -> None:
     assert predict(0.1) == pytest.approx(0.1 * prediction, rel=1e-3)
 
 
-def test_factorisation_knows_nothing_of_users_and_items_without_ratings() -> None:
+def test_factorisation_is_neutral_for_users_and_items_without_ratings() -> None:
     user, item, rating = known_ratings(np.random.default_rng(1))
     factors = factorise(user, item, rating, 201, 121, 8, 0.05, torch.Generator().manual_seed(0))
     everyone, unrated = np.arange(200), np.full(200, 120)
@@ -177,8 +177,8 @@ def test_factorisation_does_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize("clicked", [0.0, 1.0])
-def test_clicks_that_are_all_alike_get_the_constant(clicked: float, click_world: paml.Dataset, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(click_world.path, tmp_path / "alike"))
+def test_identical_clicks_get_the_constant(clicked: float, click_world: paml.Dataset, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(click_world.path, tmp_path / "identical"))
     np.save(folder / "arrays" / "target.npy", np.full_like(click_world.array("target"), clicked))
     data = paml.open_data(folder)
     test = SplitRows.of(data, "test")
@@ -186,7 +186,7 @@ def test_clicks_that_are_all_alike_get_the_constant(clicked: float, click_world:
     assert np.array_equal(prediction, constant)
 
 
-def test_a_baseline_that_cannot_be_fitted_says_why(world: paml.Dataset) -> None:
+def test_a_baseline_that_cannot_be_fitted_explains_why(world: paml.Dataset) -> None:
     with pytest.raises(SettingsError, match=r"needs the package 'no_such_package'; pip install 'paml\[baselines\]'"):
         Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, needs="no_such_package").fit(world)
     with pytest.raises(SettingsError, match="'logistic' does not predict a rating; choose from training_mean"):
@@ -222,7 +222,7 @@ def test_known_support_rows_by_hand() -> None:
     assert np.array_equal(rows.with_shots(9).support_N, rows.support_N)
 
 
-def test_pressing_onto_the_scale_keeps_the_order() -> None:
+def test_squashing_onto_the_scale_keeps_the_order() -> None:
     raw = np.linspace(0.0, 6.0, 601)
     squashed = to_target(raw, Target(kind="rating", low=1, high=5))
     assert squashed.min() >= 1.0
@@ -252,14 +252,16 @@ def test_episodes_cover_small_and_large_support_sets(world: paml.Dataset) -> Non
 
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
-@pytest.mark.parametrize("own", [True, False])
-def test_statistics_leave_out_the_own_user(kind: str, own: bool, sparse_worlds: dict[str, paml.Dataset]) -> None:
-    """Against the slow, obvious form: one row at a time, over all rows of other users."""
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_exclude_the_users_own_rows(
+    kind: str, training: bool, sparse_worlds: dict[str, paml.Dataset]
+) -> None:
+    """Compared with the slow, obvious form: one row at a time, over all rows of other users."""
     data = sparse_worlds[kind]
     train = SplitRows.of(data, "train")
-    rows = episode(train, 0.8, np.random.default_rng(1)) if own else SplitRows.of(data, "test").with_shots(6)
+    rows = episode(train, 0.8, np.random.default_rng(1)) if training else SplitRows.of(data, "test").with_shots(6)
     statistics, pick_P = Statistics(data), np.flatnonzero(rows.query_N)[::7]
-    columns = statistics.columns(rows, pick_P, own=own)
+    columns = statistics.columns(rows, pick_P, training=training)
     mean, profile = train.target_N.mean(dtype=np.float64), data.array("user.occupation")
     fields = [field for field in data.schema.features("item") if field.name == "genre"]
     codes = Values.of(data, "item", fields[0]) if fields else None
@@ -268,7 +270,7 @@ def test_statistics_leave_out_the_own_user(kind: str, own: bool, sparse_worlds: 
         return codes.pairs(np.array([item]))[1].tolist() if codes else []
 
     def others(user: int) -> np.ndarray:
-        return train.user_N != user if own else np.ones(len(train.user_N), dtype=bool)
+        return train.user_N != user if training else np.ones(len(train.user_N), dtype=bool)
 
     def item_bias(item: int, user: int) -> float:
         liked = train.target_N[others(user) & (train.item_N == item)] - mean
@@ -285,13 +287,13 @@ def test_statistics_leave_out_the_own_user(kind: str, own: bool, sparse_worlds: 
         shared = train.target_N[others(user) & like & (train.item_N == item)] - mean - expected["item_bias"]
         expected["shared.occupation"] = shared.sum() / (len(shared) + ITEM_SHRINKAGE)
         if codes:
-            met = [
+            interacted = [
                 value - user_bias
                 for n, value in zip(known, residual, strict=True)
                 for g in genres(rows.item_N[n])
                 if g in genres(item)
             ]
-            expected["affinity.item.genre"] = sum(met) / (len(met) + VALUE_SHRINKAGE)
+            expected["affinity.item.genre"] = sum(interacted) / (len(interacted) + VALUE_SHRINKAGE)
             liked = [
                 train.target_N[n] - mean
                 for n in np.flatnonzero(others(user))
@@ -309,7 +311,7 @@ def test_metrics_are_per_user() -> None:
     assert per_user_mean(np.array([1.0, 2.0, 6.0]), np.array([1, 2])).tolist() == [1.0, 4.0]
 
 
-def test_training_mean_is_that_of_training_rows(world: paml.Dataset, fitted) -> None:  # type: ignore[no-untyped-def]
+def test_training_mean_is_the_mean_of_training_rows(world: paml.Dataset, fitted) -> None:  # type: ignore[no-untyped-def]
     end = world.array("offsets")[world.manifest.splits["train"][1]]
     prediction_N = fitted("rating", "training_mean").predictor.predict(SplitRows.of(world, "test"))
     assert prediction_N == pytest.approx(world.array("target")[:end].mean())

@@ -17,7 +17,7 @@ def copy(world: Dataset, tmp_path: Path) -> Path:
     return Path(shutil.copytree(world.path, tmp_path / "copy"))
 
 
-def test_same_seed_same_fingerprint_other_seed_another(world: Dataset, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_fingerprint_and_another_seed_another(world: Dataset, tmp_path: Path) -> None:
     again = paml.prepare("synthetic", out=tmp_path / "again", users=400, items=80)
     other = paml.prepare("synthetic", out=tmp_path / "other", users=400, items=80, seed=1)
     assert again.fingerprint == world.fingerprint
@@ -47,7 +47,7 @@ def test_tables_and_arrays_agree(world: Dataset) -> None:
     assert decoded_lists == items["genre"].to_list()
 
 
-def test_arrays_are_mapped_not_read(world: Dataset) -> None:
+def test_arrays_are_memory_mapped(world: Dataset) -> None:
     assert isinstance(world.array("target"), np.memmap)
     assert not world.array("target").flags.writeable
 
@@ -57,10 +57,10 @@ def test_vocabulary_knows_training_users_only(world: Dataset) -> None:
     training = users.filter(pl.col("split") == "train")
     for field in ("zip", "occupation"):
         assert set(world.vocabulary.user[field].values) == set(training[field])  # type: ignore[union-attr]
-    assert set(users["zip"]) > set(training["zip"])  # the small world has zips that training never saw
+    assert set(users["zip"]) > set(training["zip"])  # the small world has zip codes that are not in training
     rows = world.interactions().collect()
-    met = rows.filter(pl.col("user") < world.manifest.splits["train"][1])["item"].unique()
-    year = world.items().collect()["year"].gather(met)
+    interacted = rows.filter(pl.col("user") < world.manifest.splits["train"][1])["item"].unique()
+    year = world.items().collect()["year"].gather(interacted)
     scaling = world.vocabulary.item["year"]
     assert (scaling.mean, scaling.deviation) == pytest.approx((year.mean(), year.std(ddof=0)))  # type: ignore[union-attr]
 
@@ -103,11 +103,11 @@ def test_missing_truncated_and_changed_files(copy: Path, tmp_path: Path) -> None
     target = copy / "arrays" / "target.npy"
     data = target.read_bytes()
     target.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    changed = Dataset.open(copy)  # same size: only a full reading can tell
+    changed = Dataset.open(copy)  # same size: only reading it all can tell
     with pytest.raises(FormatError, match=r"arrays/target.npy: differs from its checksum"):
         changed.verify()
     target.write_bytes(data[:-10])
-    with pytest.raises(FormatError, match=r"target.npy: is missing or has another size"):
+    with pytest.raises(FormatError, match=r"target.npy: is missing or has a different size"):
         Dataset.open(copy)
 
 
@@ -131,7 +131,9 @@ def test_an_existing_folder_is_left_alone(world: Dataset) -> None:
         ({"user": 5}, "unknown setting 'user'; did you mean 'users'"),
     ],
 )
-def test_settings_that_leave_nothing(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+def test_settings_that_leave_no_users_or_do_not_exist(
+    tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(PamlError, match=message):
         paml.prepare("synthetic", out=tmp_path / "out", **{"users": 100, "items": 30, **settings})
     assert not list(tmp_path.iterdir())

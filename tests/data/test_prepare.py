@@ -1,4 +1,4 @@
-"""Rules that a preparation must keep, on data made so that breaking them shows."""
+"""Rules that a preparation must follow, tested on data that reveals any violation."""
 
 import json
 from collections.abc import Callable
@@ -31,10 +31,10 @@ def test_support_and_query_rows_are_random_and_depend_on_the_seed(tables: Path, 
     assert pairs(first, True) == pairs(again, True) != pairs(other, True)
     last = pl.read_csv(tables / "ratings.csv").group_by("uid").agg(pl.col("movie").last())
     in_file_order = sum((str(user), str(item)) in pairs(first, True) for user, item in last.iter_rows())
-    assert in_file_order < 15  # of 20 users, those whose last line happens to be a query row
+    assert in_file_order < 15  # of 20 users: those whose last line happens to be a query row
 
 
-def test_context_is_encoded_from_training_rows_alone(edit: Edit, tmp_path: Path) -> None:
+def test_context_is_encoded_from_training_rows_only(edit: Edit, tmp_path: Path) -> None:
     folder = edit(
         "schema.toml", 'time = "when"\n', 'context = { moment = { kind = "categorical", column = "when" } }\n'
     )
@@ -46,9 +46,9 @@ def test_context_is_encoded_from_training_rows_alone(edit: Edit, tmp_path: Path)
 
 
 def test_common_values_are_counted_over_all_users_of_the_source(edit: Edit, tmp_path: Path) -> None:
-    """Twenty more users from a town of their own, who never rated anything, make that town common."""
-    users_without_profile = "".join(f"{uid},M,20,Nowhere\n" for uid in range(100, 140))
-    folder = edit("users.csv", "home town\n", "home town\n" + users_without_profile)
+    """Forty more users from another town, who never rated anything, make that town common."""
+    inactive_users = "".join(f"{uid},M,20,Nowhere\n" for uid in range(100, 140))
+    folder = edit("users.csv", "home town\n", "home town\n" + inactive_users)
     data = paml.prepare("tables", folder, tmp_path / "out", cold_share=1)
     assert "Nowhere" in data.vocabulary.common["town"]
     assert data.manifest.users == 20
@@ -64,7 +64,7 @@ def test_repeated_ratings_count_once(edit: Edit, tmp_path: Path) -> None:
     assert data.manifest.interactions == clean.manifest.interactions
 
 
-def test_names_of_internal_columns_are_free_for_fields(edit: Edit, tmp_path: Path) -> None:
+def test_fields_may_have_names_of_internal_columns(edit: Edit, tmp_path: Path) -> None:
     for number, name in enumerate(("user_row", "item_row", "key", "source_row", "rows", "positives")):
         folder = edit(
             "schema.toml", 'time = "when"\n', f'context = {{ {name} = {{ kind = "numeric", column = "when" }} }}\n'
@@ -75,13 +75,13 @@ def test_names_of_internal_columns_are_free_for_fields(edit: Edit, tmp_path: Pat
 
 
 def test_paths_with_glob_characters(tables: Path, tmp_path: Path) -> None:
-    odd = tables.rename(tmp_path / "in[1]*")
-    data = paml.prepare("tables", odd, tmp_path / "out[2]", cold_share=1)
+    folder = tables.rename(tmp_path / "in[1]*")
+    data = paml.prepare("tables", folder, tmp_path / "out[2]", cold_share=1)
     assert paml.describe(data)["interactions"] == data.manifest.interactions
     assert paml.prepare("synthetic", out=tmp_path / "world[x]", users=50).manifest.users > 0
 
 
-def test_a_changed_table_is_found_by_verify(tables: Path, tmp_path: Path) -> None:
+def test_verify_finds_a_changed_table(tables: Path, tmp_path: Path) -> None:
     data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1)
     users = pl.read_parquet(data.path / "users.parquet")
     users.with_columns(split=pl.lit("train")).write_parquet(data.path / "users.parquet", row_group_size=1 << 20)
@@ -141,7 +141,7 @@ def test_off_scale_targets_of_any_source_are_refused(
         paml.prepare("tables", tables, tmp_path / "out")
 
 
-def test_no_parents_stay_behind(tmp_path: Path) -> None:
+def test_a_failed_preparation_leaves_no_parent_folders(tmp_path: Path) -> None:
     with pytest.raises(PamlError, match="no users are left"):
         paml.prepare("synthetic", out=tmp_path / "a" / "b" / "c", users=50, min_interactions=5000)
     assert not list(tmp_path.iterdir())

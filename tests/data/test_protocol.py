@@ -23,14 +23,14 @@ def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
     kept = protocol.cold_users(users, 0.8)
     assert kept.users["user"].to_list() == ["u0", "u1", "u3", "u4"]
     assert kept.dropped == 1
-    assert protocol.cold_users(users, 0.6).users["user"].to_list() == ["u0", "u1", "u4"]  # of equals, the first
+    assert protocol.cold_users(users, 0.6).users["user"].to_list() == ["u0", "u1", "u4"]  # ties: the first
 
 
 def test_eighty_percent_of_movielens_is_4832() -> None:
     assert len(protocol.cold_users(people(_log=list(range(6040))), 0.8).users) == 4832
 
 
-def test_blank_and_wrong_profiles_are_dropped() -> None:
+def test_blank_and_invalid_profiles_are_dropped() -> None:
     users = people(
         gender=["F", None, " ", "M", "M", "M", "F"],
         age=["10", "20", "20", "9", "x", "101", "100"],
@@ -58,7 +58,7 @@ def test_split_is_seven_one_two_within_one_user(count: int, seed: int) -> None:
     assert np.all(np.abs(sizes - count * np.array([0.7, 0.1, 0.2])) <= 1)
 
 
-def test_split_depends_on_the_seed_alone() -> None:
+def test_split_depends_only_on_the_seed() -> None:
     first, again, other = (protocol.split_users(100, (7, 1, 2), seed) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -80,10 +80,10 @@ def test_common_values_round_up_and_halve_two_valued_fields() -> None:
     assert groups.shares == {"gender": 0.75, "age": 0.5, "town": 0.5}
 
 
-def test_wrong_values_are_not_among_the_values_of_which_some_are_common() -> None:
+def test_invalid_values_are_not_counted_among_the_common_values() -> None:
     users = people(age=["11", "12", "12", "13", "300", "2", "1", "0"])
     groups = protocol.common_values(users, [AGE], 0.3)
-    assert groups.common == {"age": ["12"]}  # one of three; of all seven values it would be three
+    assert groups.common == {"age": ["12"]}  # one of three valid values; of all seven it would be three
     assert groups.shares == {"age": 0.25}
 
 
@@ -94,10 +94,10 @@ def test_major_users_have_more_than_two_common_values() -> None:
     assert protocol.is_major(users, common, 1).tolist() == [True, True, True]
 
 
-@pytest.mark.parametrize("wrong", ["7:1", "a:b:c", "0:1:2", "-1:1:1", "1:nan:1", 5])
-def test_wrong_ratio(wrong: object) -> None:
+@pytest.mark.parametrize("invalid", ["7:1", "a:b:c", "0:1:2", "-1:1:1", "1:nan:1", 5])
+def test_invalid_ratio(invalid: object) -> None:
     with pytest.raises(SettingsError, match=r"user_ratio.*7:1:2"):
-        build(protocol.Protocol, {"user_ratio": wrong})
+        build(protocol.Protocol, {"user_ratio": invalid})
 
 
 def test_ratio_survives_a_round_trip() -> None:

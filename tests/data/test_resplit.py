@@ -9,7 +9,7 @@ from paml.errors import PamlError
 
 
 def by_id(data: paml.Dataset) -> pl.DataFrame:
-    """All interactions under the users' and items' own names, in an order that no split decides."""
+    """All interactions with the names of users and items, in an order that does not depend on the split."""
     users, items, rows = (frame.collect() for frame in (data.users(), data.items(), data.interactions()))
     return rows.select(
         user=users["user"].gather(rows["user"]), item=items["item"].gather(rows["item"]), target="target"
@@ -17,7 +17,7 @@ def by_id(data: paml.Dataset) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
-def test_the_same_data_split_otherwise(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_same_data_split_differently(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     data: paml.Dataset = request.getfixturevalue("world" if kind == "rating" else "click_world")
     other = resplit(data, 5, tmp_path / "other")
     other.verify()
@@ -36,8 +36,8 @@ def test_the_same_data_split_otherwise(kind: str, tmp_path: Path, request: pytes
         resplit(data, 6, tmp_path / "again")
 
 
-def test_strangers_are_counted_by_the_record(tables: Path, tmp_path: Path) -> None:
-    """Users whose profile happens to be blank are none, nor are users of a source without profiles."""
+def test_users_without_profile_are_counted_from_the_record(tables: Path, tmp_path: Path) -> None:
+    """Users whose profile happens to be blank do not count, nor do users of a source without profiles."""
     users = tables / "users.csv"
     users.write_text(users.read_text().replace('4,M,21,"Town, 0"\n', "4,,,\n").replace('5,F,22,"Town, 1"\n', ""))
     data = paml.prepare("tables", tables, tmp_path / "a", cold_share=1, drop_invalid_profiles=False)

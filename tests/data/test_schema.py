@@ -20,7 +20,7 @@ def test_levels_of_a_scale() -> None:
         ({"kind": "stars"}, "'rating' or 'click'"),
     ],
 )
-def test_wrong_targets(values: dict[str, object], message: str) -> None:
+def test_invalid_targets(values: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         build(Target, values)
 
@@ -36,12 +36,12 @@ def test_wrong_targets(values: dict[str, object], message: str) -> None:
         ({"name": "a", "kind": "categorical", "pattern": "("}, "regular expression"),
     ],
 )
-def test_wrong_fields(values: dict[str, object], message: str) -> None:
+def test_invalid_fields(values: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         build(Field, values)
 
 
-def test_identifiers_are_no_inputs_and_names_are_unique() -> None:
+def test_identifiers_are_not_inputs_and_names_are_unique() -> None:
     title, genre = Field(name="title", kind=Kind.IDENTIFIER), Field(name="genre", kind=Kind.MULTI)
     schema = Schema(user=(), item=(title, genre), target=Target(kind="click"))
     assert schema.features("item") == (genre,)

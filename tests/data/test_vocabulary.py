@@ -30,7 +30,7 @@ def test_lists_are_laid_end_to_end() -> None:
     assert codes.tolist() == [2, 1, 1, 0]
 
 
-def test_numbers_are_normalised_and_blanks_put_at_the_mean() -> None:
+def test_numbers_are_normalised_and_blanks_get_the_mean() -> None:
     encoder = fit(Field(name="price", kind=Kind.NUMERIC), pl.Series([1.0, 3.0, None]))
     assert encoder == Scaling(mean=2.0, deviation=1.0)
     assert encoder.encode(pl.Series([4.0, None, float("nan")])).tolist() == [2.0, 0.0, 0.0]

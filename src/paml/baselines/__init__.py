@@ -1,14 +1,14 @@
 """Honest baselines: predictors that a method must beat to be worth anything.
 
 Each is fitted on the rows of training users and tuned on validation users; a new user is folded in from the support
-rows alone (`retrained_mf`, the reference, is fitted again instead).
+rows alone (`retrained_mf`, the reference, is refitted instead).
 
-registry       all of them, in the order of tables
-rows           what they take and give, and how their settings are chosen
+registry       all of them, in the order used in tables
+rows           their inputs and outputs, and how their settings are chosen
 means          means and biases
 lenskit        LensKit's factorisation and item neighbours
-factorisation  a factorisation that is fitted again with the new users
-features       what boosting and regression know of a row
+factorisation  a factorisation that is refitted with the new users
+features       what boosting and regression know about a row
 boosting       LightGBM
 logistic       logistic regression
 """

@@ -1,8 +1,8 @@
-"""Gradient boosting (LightGBM) on profile, content, context and statistics of the support set.
+"""Gradient boosting (LightGBM) on profile, content, context and support-set statistics.
 
-Trained on episodes: each training user's rows are split anew into support and query rows, statistics come from the
-former (`paml.baselines.features`), and the trees learn what the bias prediction lacks on the latter. The number of
-trees is where the loss on validation users stops falling.
+Trained on episodes: each training user's rows are split again into support and query rows, statistics come from the
+former (`paml.baselines.features`), and the trees learn the residual of the bias prediction on the latter. Trees are
+added until the loss on validation users stops falling.
 
 Legend: N rows, P picked rows, F features.
 """
@@ -26,30 +26,30 @@ GRID: tuple[dict[str, Setting], ...] = (
     {"leaves": 15, "rows_per_leaf": 100},
 )
 LEARNING_RATE, MAX_TREES, PATIENCE = 0.05, 500, 30
-TREES_UNSEEN = 150  # where there are no validation users to say when to stop
-MAX_CODES = 255  # a categorical field with more values has no column: trees would know single training users by it
-MAX_HOT = 32  # a multi-valued field with more values is known by its statistics alone
+TREES_UNSEEN = 150  # if there are no validation users to decide when to stop
+MAX_CODES = 255  # a categorical field with more values gets no column: it would identify single training users
+MAX_HOT = 32  # a multi-valued field with more values is represented by its statistics alone
 
 
 @dataclass(frozen=True)
 class Table:
-    """Features of some rows, and which columns hold codes."""
+    """Features of some rows, and which columns hold categorical codes."""
 
     matrix_PF: np.ndarray
     categorical: list[int]
     start_P: np.ndarray
-    """What the trees start from: the bias prediction of a rating, the log-odds of the training rate of a click."""
+    """What the trees start from: for ratings the bias prediction, for clicks the log-odds of the training rate."""
 
 
 class Tabulator:
-    """Makes the tables, of training rows and of new users' rows alike."""
+    """Makes the tables for training rows and for new users' rows."""
 
     def __init__(self, data: Dataset) -> None:
         self._data, self._statistics = data, Statistics(data)
 
-    def table(self, rows: SplitRows, pick_P: np.ndarray, *, own: bool) -> Table:
-        """Features of the picked rows; `own`: they are training rows."""
-        columns = self._statistics.columns(rows, pick_P, own=own)
+    def table(self, rows: SplitRows, pick_P: np.ndarray, *, training: bool) -> Table:
+        """Features of the picked rows; `training` says whether they are training rows."""
+        columns = self._statistics.columns(rows, pick_P, training=training)
         click = self._data.schema.target.kind == "click"
         start_P = (
             np.full(len(pick_P), logit(np.clip(self._statistics.mean, 1e-3, 1 - 1e-3))) if click else columns["bias"]
@@ -78,33 +78,33 @@ def _hot(values: Values, place_P: np.ndarray) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """Fitted trees, added to what they started from."""
+    """Fitted trees, whose output is added to the starting value."""
 
     booster: "Booster"
     tabulator: Tabulator
     target: Target
 
     def predict(self, rows: SplitRows) -> np.ndarray:
-        """The bias, or the training rate, for rows that are not asked for."""
+        """Predictions for query rows; 0 for all other rows."""
         pick_Q = np.flatnonzero(rows.query_N)
-        table = self.tabulator.table(rows, pick_Q, own=False)
+        table = self.tabulator.table(rows, pick_Q, training=False)
         prediction_N = np.zeros(len(rows.query_N))
         prediction_N[pick_Q] = self.output(self.booster.predict(table.matrix_PF, raw_score=True) + table.start_P)
         return prediction_N
 
     def output(self, raw_P: np.ndarray) -> np.ndarray:
-        """Ratings as they are, log-odds as probabilities."""
+        """Ratings unchanged, log-odds as probabilities."""
         output_P: np.ndarray = expit(raw_P) if self.target.kind == "click" else raw_P
         return output_P
 
 
 def fit_lightgbm(data: Dataset, seed: int) -> Fitted:
-    """Trees for ratings (squared error) or clicks (entropy), by the grid above."""
+    """Trees for ratings (squared error) or clicks (entropy), tuned over the grid above."""
     import lightgbm
 
     tabulator, target = Tabulator(data), data.schema.target
     episodes = training_episodes(data, np.random.default_rng(seed))
-    tables = [tabulator.table(episode.rows, episode.pick_P, own=True) for episode in episodes]
+    tables = [tabulator.table(episode.rows, episode.pick_P, training=True) for episode in episodes]
     train = lightgbm.Dataset(
         np.concatenate([table.matrix_PF for table in tables]),
         np.concatenate([episode.rows.target_N[episode.pick_P] for episode in episodes]),
@@ -115,7 +115,7 @@ def fit_lightgbm(data: Dataset, seed: int) -> Fitted:
     )
     validation = SplitRows.of(data, "validation")
     query_Q = np.flatnonzero(validation.query_N)
-    table = tabulator.table(validation, query_Q, own=False)
+    table = tabulator.table(validation, query_Q, training=False)
     watched = lightgbm.Dataset(table.matrix_PF, validation.target_N[query_Q], init_score=table.start_P, reference=train)
 
     def validation_loss(prediction_Q: np.ndarray, _: lightgbm.Dataset) -> tuple[str, float, bool]:

@@ -1,9 +1,9 @@
-"""Matrix factorisation retrained with the new users' support ratings: the reference, which may do what methods may not.
+"""Matrix factorisation retrained with the new users' support ratings: a reference that may do what methods may not.
 
-r = mu + b_u + b_i + p_u . q_i, biases and factors learnt together by gradient descent (Adam, one cycle of the rate) on
-ratings brought to unit variance, so that settings mean the same on every rating scale. A row with n ratings is pulled
+r = mu + b_u + b_i + p_u . q_i, biases and factors learnt together by gradient descent (Adam, one-cycle schedule) on
+ratings scaled to unit variance, so that settings mean the same on every rating scale. A row with n ratings is pulled
 towards 0 by L2 with weight n * regularisation + PRIOR: the first part keeps rows with many ratings from overfitting,
-the second those with few. A user or an item without a rating has bias 0 and factors 0.
+the second part those with few. A user or an item without a rating has bias 0 and factors 0.
 
 Legend: N rows, Q query rows, K known rows, B rows of a batch, U users, I items, F columns of a table.
 """
@@ -27,7 +27,7 @@ GRID: tuple[dict[str, Setting], ...] = (
 )
 BIAS_REGULARISATION, PRIOR = 0.02, 2.0
 LEARNING_RATE, WARM_UP, START = 0.01, 0.1, 0.1
-EPOCHS, BATCH, MIN_BATCHES = 12, 4096, 120  # small data sets get smaller batches: an epoch is at least so many
+EPOCHS, BATCH, MIN_BATCHES = 12, 4096, 120  # small data sets get smaller batches: an epoch has at least MIN_BATCHES
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Factors:
 
 
 class Table:
-    """Rows of one side while they are learnt, only of those with a rating: Adam would carry the others for nothing."""
+    """The rows of one side while they are learnt, only those with a rating: Adam need not carry the others."""
 
     def __init__(
         self, key_K: np.ndarray, size: int, features: int, bias: int, regularisation: float, generator: torch.Generator
     ) -> None:
-        """`bias` is the column of the side's own bias, `features` or the one after it; the other column stays 1."""
+        """`bias` is the column of this side's bias, `features` or the one after it; the other column stays 1."""
         self.size, self.one = size, 2 * features + 1 - bias
         self.rated, code_K, count = np.unique(key_K, return_inverse=True, return_counts=True)
         self.code_K = torch.as_tensor(code_K)
@@ -71,12 +71,11 @@ class Table:
         assert self.rows.grad is not None
         pull_BF = self.pull_F + self.prior[code_B]
         gradient_BF = (pull_BF * row_BF - error_B1 * other_BF) * self.free_F / len(code_B)
-        self.rows.grad.zero_().index_add_(
-            0, code_B, gradient_BF
-        )  # adds in the order of the batch, whatever the threads
+        # Adds in the order of the batch, whatever the number of threads.
+        self.rows.grad.zero_().index_add_(0, code_B, gradient_BF)
 
     def spread(self) -> np.ndarray:
-        """The rows of all users or items: without a rating, factors and bias are 0."""
+        """The rows of all users or items; where there is no rating, factors and bias are 0."""
         spread = np.zeros((self.size, self.rows.shape[1]), dtype=np.float32)
         spread[:, self.one] = 1.0
         spread[self.rated] = self.rows.numpy()
@@ -118,7 +117,7 @@ def factorise(
 
 @dataclass(frozen=True)
 class RetrainedModel:
-    """A factorisation fitted anew on training rows and known support rows, as those must who cannot fold users in."""
+    """A factorisation refitted on training and known support rows, as any method must be that cannot fold in users."""
 
     train: SplitRows
     items: int
@@ -126,13 +125,13 @@ class RetrainedModel:
     seed: int
 
     def predict(self, rows: SplitRows) -> np.ndarray:
-        """Fit with these users among the others, then predict the query rows."""
+        """Refit with these users included, then predict the query rows."""
         pick_Q, prediction_N = np.flatnonzero(rows.query_N), np.zeros(len(rows.query_N))
         prediction_N[pick_Q] = self.refit(rows).predict(self.train.users + rows.user_N[pick_Q], rows.item_N[pick_Q])
         return prediction_N
 
     def refit(self, rows: SplitRows) -> Factors:
-        """What has to be done whenever new users arrive."""
+        """What must be done whenever new users arrive."""
         train, known_N = self.train, rows.support_N
         return factorise(
             np.concatenate([train.user_N, train.users + rows.user_N[known_N]]),
@@ -146,7 +145,7 @@ class RetrainedModel:
 
 
 def fit_retrained(data: Dataset, seed: int) -> Fitted:
-    """The factorisation that is best when fitted again with the new users' support rows."""
+    """The factorisation that is best when refitted with the new users' support rows."""
     train, items = SplitRows.of(data, "train"), data.manifest.items
     fitted = tune(data, GRID, lambda **settings: RetrainedModel(train, items, settings, seed))
     started = perf_counter()

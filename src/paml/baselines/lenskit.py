@@ -1,8 +1,8 @@
-"""LensKit's matrix factorisation and item neighbours: code that is not ours, given the same support sets.
+"""LensKit's matrix factorisation and item neighbours: third-party code, given the same support sets.
 
-A new user is scored through LensKit's own query history. Its interface scores one user per call, so there is a loop
-over users here, with one call for each user's query items (about a thousand users per second). What LensKit has no
-score for, items that nobody rated in training and users without a known rating, gets the item + user bias.
+A new user is scored through the history in LensKit's query. Its interface scores one user per call, so there is a loop
+over users here, with one call for each user's query items (about a thousand users per second). Where LensKit has no
+score, for items that nobody rated in training and users without a known rating, the item + user bias is used.
 
 Legend: N rows, U users.
 """
@@ -31,28 +31,28 @@ FACTORISATION_GRID: tuple[dict[str, Setting], ...] = (
     {"features": 16, "regularisation": 0.2},
 )
 NEIGHBOUR_GRID: tuple[dict[str, Setting], ...] = (
-    {"neighbours": 20, "least_neighbours": 3, "min_similarity": 1e-6},
-    {"neighbours": 20, "least_neighbours": 1, "min_similarity": 1e-6},
-    {"neighbours": 10, "least_neighbours": 3, "min_similarity": 1e-6},
-    {"neighbours": 40, "least_neighbours": 3, "min_similarity": 1e-6},
-    {"neighbours": 40, "least_neighbours": 5, "min_similarity": 1e-6},
-    {"neighbours": 20, "least_neighbours": 3, "min_similarity": 0.01},
+    {"neighbours": 20, "min_neighbours": 3, "min_similarity": 1e-6},
+    {"neighbours": 20, "min_neighbours": 1, "min_similarity": 1e-6},
+    {"neighbours": 10, "min_neighbours": 3, "min_similarity": 1e-6},
+    {"neighbours": 40, "min_neighbours": 3, "min_similarity": 1e-6},
+    {"neighbours": 40, "min_neighbours": 5, "min_similarity": 1e-6},
+    {"neighbours": 20, "min_neighbours": 3, "min_similarity": 0.01},
 )
 EPOCHS = 10
 
 
 @dataclass(frozen=True)
 class LensKitModel:
-    """A trained LensKit scorer and what stands in where it has no score."""
+    """A trained LensKit scorer, and the fallback where it has no score."""
 
     scorer: "BiasedMFScorer | ItemKNNScorer"
-    stand_in: BiasModel
+    fallback: BiasModel
 
     def predict(self, rows: SplitRows) -> np.ndarray:
         """Scores of each user's query items, given the known support ratings of items that LensKit knows."""
         from lenskit.data import ItemList, RecQuery
 
-        prediction_N = self.stand_in.predict(rows)
+        prediction_N = self.fallback.predict(rows)
         # LensKit 2025.8's item neighbours panic on a rated item that is not in their vocabulary.
         known_N = rows.support_N & np.isin(rows.item_N, self.scorer.items.ids())
         end_U = np.cumsum(np.bincount(rows.user_N, minlength=rows.users))
@@ -74,32 +74,32 @@ def fit_factorisation(data: Dataset, seed: int) -> Fitted:
     from lenskit.als import BiasedMFScorer
     from lenskit.training import TrainingOptions
 
-    dataset, stand_in = _dataset(data), tuned_bias(data)
+    dataset, fallback = _dataset(data), tuned_bias(data)
 
     def fit(features: int, regularisation: float) -> LensKitModel:
         scorer = BiasedMFScorer(embedding_size=features, regularization=regularisation, epochs=EPOCHS)
         scorer.train(dataset, TrainingOptions(rng=seed))
-        return LensKitModel(scorer, stand_in)
+        return LensKitModel(scorer, fallback)
 
     return tune(data, FACTORISATION_GRID, fit)
 
 
 def fit_neighbours(data: Dataset, seed: int) -> Fitted:
-    """Item neighbours by the cosine of item-centred ratings, weighted by it.
+    """Item neighbours by the cosine similarity of item-centred ratings, weighted by that similarity.
 
-    An item with fewer than `least_neighbours` rated neighbours gets the bias: users with few ratings need that.
+    An item with fewer than `min_neighbours` rated neighbours gets the bias, which matters for users with few ratings.
     """
     _start_lenskit()
     from lenskit.knn import ItemKNNScorer
 
-    dataset, stand_in = _dataset(data), tuned_bias(data)
+    dataset, fallback = _dataset(data), tuned_bias(data)
 
-    def fit(neighbours: int, least_neighbours: int, min_similarity: float) -> LensKitModel:
+    def fit(neighbours: int, min_neighbours: int, min_similarity: float) -> LensKitModel:
         scorer = ItemKNNScorer(
-            max_nbrs=neighbours, min_nbrs=least_neighbours, min_sim=min_similarity, feedback="explicit"
+            max_nbrs=neighbours, min_nbrs=min_neighbours, min_sim=min_similarity, feedback="explicit"
         )
         scorer.train(dataset)
-        return LensKitModel(scorer, stand_in)
+        return LensKitModel(scorer, fallback)
 
     return tune(data, NEIGHBOUR_GRID, fit)
 
@@ -116,13 +116,15 @@ def _dataset(data: Dataset) -> "LensKitDataset":
 
 
 def _start_lenskit() -> None:
-    """Let LensKit set up its threads, and undo what it does to those of PyTorch and of the matrix products."""
+    """Let LensKit set up its threads, and restore those of PyTorch and of the matrix products afterwards."""
     from lenskit.parallel import ensure_parallel_init
     from threadpoolctl import threadpool_limits
 
     threads, sharing = torch.get_num_threads(), torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
     with warnings.catch_warnings(), threadpool_limits(None):
-        warnings.filterwarnings("ignore", "failed to set", RuntimeWarning)  # PyTorch was at work before: as we want it
+        warnings.filterwarnings(
+            "ignore", "failed to set", RuntimeWarning
+        )  # PyTorch's threads were already running, as intended
         ensure_parallel_init()  # type: ignore[no-untyped-call]
     torch.set_num_threads(threads)
     torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]

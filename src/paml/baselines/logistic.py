@@ -1,7 +1,7 @@
-"""Logistic regression for clicks: every field one-hot or as a number, with the user's and the item's rate.
+"""Logistic regression for clicks: every field one-hot or as a number, plus the user's and the item's click rate.
 
-Trained on the same episodes as the boosting: the rates of a training row are those of the user's support rows and of
-other users' rows of the item.
+Trained on the same episodes as the boosting: the rates of a training row come from the user's support rows and from
+other users' rows with the item.
 
 Legend: P picked rows, F features, E (row, value) pairs.
 """
@@ -27,14 +27,14 @@ MIN_RATE = 0.001
 
 
 class Encoder:
-    """Makes the sparse matrix of any split's rows."""
+    """Makes the sparse feature matrix for the rows of any split."""
 
     def __init__(self, data: Dataset) -> None:
         self._data, self._statistics = data, Statistics(data)
 
-    def matrix(self, rows: SplitRows, pick_P: np.ndarray, *, own: bool) -> sp.csr_array:
-        """Features of the picked rows; `own`: they are training rows."""
-        numbers, blocks = self._rates(rows, pick_P, own=own), []
+    def matrix(self, rows: SplitRows, pick_P: np.ndarray, *, training: bool) -> sp.csr_array:
+        """Features of the picked rows; `training` says whether they are training rows."""
+        numbers, blocks = self._rates(rows, pick_P, training=training), []
         for side, place_P in places(rows, pick_P).items():
             for field in self._data.schema.features(side):
                 if field.kind is Kind.NUMERIC:
@@ -43,16 +43,16 @@ class Encoder:
                     blocks.append(_hot(Values.of(self._data, side, field), place_P))
         return sp.csr_array(sp.hstack([sp.csr_array(np.stack(numbers, axis=1)), *blocks]))
 
-    def _rates(self, rows: SplitRows, pick_P: np.ndarray, *, own: bool) -> list[np.ndarray]:
-        """Log-odds of the item's and the user's shrunk rate, and how much is known of each."""
+    def _rates(self, rows: SplitRows, pick_P: np.ndarray, *, training: bool) -> list[np.ndarray]:
+        """Log-odds of the item's and the user's shrunk rate, and how many rows each is based on."""
         mean = self._statistics.mean
-        columns = self._statistics.columns(rows, pick_P, own=own)
+        columns = self._statistics.columns(rows, pick_P, training=training)
         rates = [np.clip(mean + columns[name], MIN_RATE, 1 - MIN_RATE) for name in ("item_bias", "user_offset")]
         return [*(logit(rate_P) for rate_P in rates), columns["item_rows"] / 10, columns["user_rows"] / 10]
 
 
 def _hot(values: Values, place_P: np.ndarray) -> sp.csr_array:
-    """The mean of a list's values, each one-hot; "unknown" is no value."""
+    """The mean of a list's one-hot values; "unknown" is not counted."""
     row_E, code_E = values.pairs(place_P)
     known = code_E > 0
     row_E, code_E = row_E[known], code_E[known]
@@ -62,29 +62,31 @@ def _hot(values: Values, place_P: np.ndarray) -> sp.csr_array:
 
 @dataclass(frozen=True)
 class LogisticModel:
-    """A fitted regression."""
+    """A fitted logistic regression."""
 
     regression: "LogisticRegression"
     encoder: Encoder
 
     def predict(self, rows: SplitRows) -> np.ndarray:
-        """Probabilities of a click for query rows."""
+        """Click probabilities for query rows."""
         pick_Q = np.flatnonzero(rows.query_N)
         prediction_N = np.zeros(len(rows.query_N))
         if len(pick_Q):
-            prediction_N[pick_Q] = self.regression.predict_proba(self.encoder.matrix(rows, pick_Q, own=False))[:, 1]
+            prediction_N[pick_Q] = self.regression.predict_proba(self.encoder.matrix(rows, pick_Q, training=False))[
+                :, 1
+            ]
         return prediction_N
 
 
 def fit_logistic(data: Dataset, seed: int) -> Fitted:
-    """scikit-learn's logistic regression with the regularisation of the grid above."""
+    """scikit-learn's logistic regression, tuned over the grid above."""
     from sklearn.linear_model import LogisticRegression
 
     encoder, episodes = Encoder(data), training_episodes(data, np.random.default_rng(seed))
-    matrix_PF = sp.vstack([encoder.matrix(episode.rows, episode.pick_P, own=True) for episode in episodes])
+    matrix_PF = sp.vstack([encoder.matrix(episode.rows, episode.pick_P, training=True) for episode in episodes])
     target_P = np.concatenate([episode.rows.target_N[episode.pick_P] > 0 for episode in episodes])
     if target_P.all() or not target_P.any():
-        return fit_constant(data, seed)  # there is nothing to tell apart
+        return fit_constant(data, seed)  # only one class: nothing to learn
     weight_P = np.concatenate([episode.weight_P for episode in episodes])
 
     def fit(inverse_regularisation: float) -> LogisticModel:

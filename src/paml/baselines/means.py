@@ -1,4 +1,4 @@
-"""Means and biases: mu + b_i + b_u, with either bias shrunk towards 0, infinitely where it is left out.
+"""Means and biases: mu + b_i + b_u, with each bias shrunk towards 0, infinitely if it is left out.
 
 They serve ratings and, as rates, clicks. Legend: N rows, I items, U users.
 """
@@ -14,12 +14,12 @@ from paml.baselines.rows import Fitted, SplitRows, tune
 from paml.data.dataset import Dataset
 
 SHRINKAGES = (1.0, 2.0, 5.0, 10.0, 20.0)
-"""The grid, for items and for users."""
+"""The grid of shrinkages, for items and for users."""
 
 
 @dataclass(frozen=True)
 class BiasModel:
-    """mu + b_i + b_u: how well items are liked, and how generous the user is."""
+    """mu + b_i + b_u: how well the item is liked, and how generous the user is."""
 
     mean: float
     item_bias_I: np.ndarray
@@ -52,18 +52,18 @@ def tuned_bias(data: Dataset, shrinkages: Sequence[float] = SHRINKAGES) -> BiasM
 
 
 def fit_constant(data: Dataset, seed: int) -> Fitted:
-    """The mean training target: infinite shrinkage of both biases, nothing to choose."""
+    """The mean training target: infinite shrinkage of both biases, nothing to tune."""
     return tune(data, [{}], lambda: BiasModel.fit(data, inf, inf))
 
 
 def fit_user_mean(data: Dataset, seed: int) -> Fitted:
-    """The mean of the user's support targets, shrunk towards the training mean; a rate, for clicks."""
+    """The mean of the user's support targets, shrunk towards the training mean; for clicks, a rate."""
     grid = [{"user_shrinkage": shrinkage} for shrinkage in SHRINKAGES]
     return tune(data, grid, lambda user_shrinkage: BiasModel.fit(data, inf, user_shrinkage))
 
 
 def fit_item_mean(data: Dataset, seed: int) -> Fitted:
-    """The item's mean training target, shrunk towards the mean of all."""
+    """The item's mean training target, shrunk towards the overall mean."""
     grid = [{"item_shrinkage": shrinkage} for shrinkage in SHRINKAGES]
     return tune(data, grid, lambda item_shrinkage: BiasModel.fit(data, item_shrinkage, inf))
 

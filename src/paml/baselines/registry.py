@@ -1,4 +1,4 @@
-"""All baselines, in the order of tables."""
+"""All baselines, in the order used in tables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,34 +18,34 @@ RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
 
 @dataclass(frozen=True)
 class Baseline:
-    """A predictor to be beaten, or a reference that knows more than a method may."""
+    """A predictor to beat, or a reference that knows more than a method may."""
 
     name: str
     label: str
-    """For tables."""
+    """Name in tables."""
     kinds: frozenset[str]
-    """Kinds of target that it predicts."""
+    """The kinds of target it predicts."""
     fitting: Callable[[Dataset, int], Fitted]
     needs: str | None = None
     """A package beyond paml's own dependencies."""
     reference: bool = False
-    """Stands above the line: fitted with the test users' support rows among the training rows."""
+    """Listed above the line: the test users' support rows are among its training rows."""
 
     def is_installed(self) -> bool:
-        """Whether the package it needs is there."""
+        """Whether the package it needs is installed."""
         return self.needs is None or find_spec(self.needs) is not None
 
     def require(self, kind: str) -> None:
-        """It predicts this kind of target, and its package is there."""
+        """Raise a SettingsError unless it predicts this kind of target and its package is installed."""
         if kind not in self.kinds:
-            wrong = f"the baseline '{self.name}' does not predict a {kind}"
-            raise SettingsError(wrong, remedy=f"choose from {', '.join(baselines_for(kind))}")
+            problem = f"the baseline '{self.name}' does not predict a {kind}"
+            raise SettingsError(problem, remedy=f"choose from {', '.join(baselines_for(kind))}")
         if not self.is_installed():
             missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
             raise SettingsError(missing, remedy="pip install 'paml[baselines]'")
 
     def fit(self, data: Dataset, seed: int = 0) -> Fitted:
-        """Fit on training users, choose settings on validation users."""
+        """Fit on training users and choose the settings on validation users."""
         self.require(data.schema.target.kind)
         return self.fitting(data, seed)
 

@@ -1,4 +1,4 @@
-"""What every baseline takes and gives: a split's rows, predictions on the target's scale, and how settings are chosen.
+"""Input and output of every baseline: a split's rows, predictions on the target's scale, and how settings are chosen.
 
 Legend: N all rows of a split, Q its query rows, U its users.
 """
@@ -25,12 +25,12 @@ Setting = float | int | str
 
 @dataclass(frozen=True)
 class SplitRows:
-    """A split's rows, flat and ordered by user, with the user of each and whether it is a query row."""
+    """A split's rows, flat and ordered by user: for each its user, and whether it is a query row."""
 
     item_N: np.ndarray
     target_N: np.ndarray
     user_N: np.ndarray
-    """Number of the row's user within the split; `first_user` leads to the data set's arrays."""
+    """Index of the row's user within the split; add `first_user` for the index in the data set's arrays."""
     query_N: np.ndarray
     first_user: int = 0
     first_row: int = 0
@@ -39,7 +39,7 @@ class SplitRows:
 
     @classmethod
     def of(cls, data: Dataset, split: Split) -> "SplitRows":
-        """Views of the flat arrays: a split is a slice."""
+        """The rows of a split, as views of the flat arrays: a split is a slice."""
         tasks = Tasks.of(data, split)
         rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
         return cls(
@@ -53,12 +53,12 @@ class SplitRows:
 
     @property
     def users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
         return int(self.user_N[-1]) + 1 if len(self.user_N) else 0
 
     @cached_property
     def support_N(self) -> np.ndarray:
-        """The rows that a predictor may use: support rows, the first `shots` of each user."""
+        """The rows that a predictor may use: the first `shots` support rows of each user."""
         support_N = ~self.query_N
         if self.shots is None:
             return support_N
@@ -86,7 +86,7 @@ class SplitRows:
         return squared_error(self.target_N[self.query_N], prediction_N[self.query_N], self.query_count())
 
     def loss(self, target: Target, prediction_N: np.ndarray) -> float:
-        """What settings are chosen by: mean over users of the MSE, or of the NEL, on query rows; NaN without users."""
+        """The loss that settings are chosen by: mean over users of the MSE or NEL on query rows; NaN without users."""
         if not self.users:
             return float("nan")
         if target.kind == "rating":
@@ -96,10 +96,10 @@ class SplitRows:
 
 
 class Predictor(Protocol):
-    """Something fitted that predicts; it reads targets of the known support rows alone."""
+    """A fitted model that predicts; it reads the targets of the known support rows only."""
 
     def predict(self, rows: SplitRows) -> np.ndarray:
-        """One prediction per row; only those of query rows count."""
+        """One prediction per row; only those for query rows count."""
 
 
 PredictorT = TypeVar("PredictorT", bound=Predictor)
@@ -108,8 +108,8 @@ PredictorT = TypeVar("PredictorT", bound=Predictor)
 def reweighted(p_N: np.ndarray, weights: tuple[float, float] = CLICK_WEIGHTS) -> np.ndarray:
     """The prediction that minimises the weighted entropy where a click has probability p.
 
-    -w1 p log(q) - w0 (1 - p) log(1 - q) is least at q = w1 p / (w1 p + w0 (1 - p)). Without this step, a predictor
-    that was fitted without the weights would lose to one that was fitted with them only for knowing the truth.
+    -w1 p log(q) - w0 (1 - p) log(1 - q) is smallest at q = w1 p / (w1 p + w0 (1 - p)). Without this step, a predictor
+    fitted without the weights would lose to one fitted with them, even if it knew the true probabilities.
     """
     w0, w1 = weights
     q_N: np.ndarray = w1 * p_N / (w1 * p_N + w0 * (1 - p_N))
@@ -117,7 +117,7 @@ def reweighted(p_N: np.ndarray, weights: tuple[float, float] = CLICK_WEIGHTS) ->
 
 
 def to_target(raw_N: np.ndarray, target: Target) -> np.ndarray:
-    """Raw ratings or probabilities in the form that the metrics ask for: on the scale, or reweighted."""
+    """Raw ratings or probabilities in the form that the metrics expect: on the scale, or reweighted."""
     if target.kind == "click":
         return reweighted(np.clip(np.asarray(raw_N, dtype=np.float64), 1e-6, 1 - 1e-6))
     raw = torch.from_numpy(np.asarray(raw_N, dtype=np.float64))
@@ -126,7 +126,7 @@ def to_target(raw_N: np.ndarray, target: Target) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A predictor of raw ratings or probabilities, its predictions in the form that the metrics ask for."""
+    """A predictor of raw ratings or probabilities, converted to the form that the metrics expect."""
 
     raw: Predictor
     target: Target
@@ -138,16 +138,16 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted baseline: the predictor, the settings chosen on validation users, all that were tried, and the time."""
+    """A fitted baseline: the predictor, the settings chosen on validation users, all settings tried, and the time."""
 
     predictor: Predictor
     chosen: dict[str, Setting]
     tried: list[dict[str, Setting]]
-    """Settings with the `loss` they reached on validation users."""
+    """Each setting tried, with its `loss` on validation users."""
     seconds: float
-    """Of fitting, tuning included."""
+    """Fitting time, tuning included."""
     refit_seconds: float | None = None
-    """What new users cost a method that cannot fold them in: it is fitted again whenever one arrives."""
+    """Cost of new users for a method that cannot fold them in: it is refitted whenever one arrives."""
 
 
 def tune(
@@ -158,7 +158,7 @@ def tune(
 ) -> Fitted:
     """Fit with every setting of the grid, keep the best on validation users (the grid's first if there are none).
 
-    `facts` are settings that fitting itself has found, such as the number of trees.
+    `facts` returns settings that fitting itself determines, such as the number of trees.
     """
     started, target = perf_counter(), data.schema.target
     validation = SplitRows.of(data, "validation")

@@ -3,12 +3,13 @@
 schema           what a data set is: user, item and context fields; target rating or click
 vocabulary       values -> codes, fitted on training users; 0 is "unknown"
 protocol         cold users, filters, user split, support/query split, major and minor users
-target_encoding  item features that come from training users' targets
+target_encoding  item features computed from training users' targets
 dataset          a prepared data set on disk: Parquet, flat arrays, a manifest with a fingerprint
-prepare          source -> rules on users -> build; resplit: the same users, split anew
+prepare          source -> rules on users -> build
+resplit          the same users, split with another seed
 build            splits users, orders rows, encodes fields, records everything
-describe         what is in a prepared data set
+describe         what a prepared data set contains
 sources          where raw tables come from
 readers          reading files, with errors that name the line
-infer            a first schema for somebody's own tables
+infer            a first schema for your own tables
 """

@@ -1,6 +1,6 @@
-"""Writing a prepared data set: users are split, rows ordered, fields encoded, and everything is recorded.
+"""Write a prepared data set: users are split, rows ordered, fields encoded, and everything is recorded.
 
-This is the part of preparation that depends on the seed; which users are kept was decided before.
+This is the part of preparation that depends on the seed; which users are kept is decided before.
 """
 
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ from paml.progress import SILENT, Progress
 
 @dataclass(frozen=True)
 class Chosen:
-    """Who and what is kept, before any split: users with `_rows` (how many interactions each has), items, groups."""
+    """What is kept, before any split: users with `_rows` (the number of interactions of each), items, groups."""
 
     users: pl.DataFrame
     items: pl.DataFrame
     groups: Groups
     rules: tuple[RuleRecord, ...]
     repeated: int = 0
-    """Interactions of the raw tables that do not count: earlier ratings of the same item by the same user."""
+    """Interactions of the raw tables that are ignored: earlier ratings of the same item by the same user."""
 
 
 def write_split(
@@ -49,7 +49,7 @@ def write_split(
     folder: Path,
     progress: Progress = SILENT,
 ) -> None:
-    """Split users and rows by the protocol's seed, and fill `folder`."""
+    """Split users and rows with the protocol's seed, and write the result to `folder`."""
     schema, users, items = raw.schema, chosen.users, chosen.items
     codes = split_users(len(users), protocol.user_ratio, protocol.seed)
     order = np.argsort(codes, kind="stable")
@@ -116,7 +116,7 @@ def write_split(
 
 
 def _best_of_test_users(rows: pl.DataFrame, first_test_user: int) -> float:
-    """The least reachable loss of the test users' query rows: the mean over users of each user's mean."""
+    """The lowest reachable loss on the test users' query rows: the mean over users of each user's mean."""
     query = rows.lazy().filter((pl.col("user") >= first_test_user) & pl.col("query"))
     best = query.group_by("user").agg(pl.col("_best").cast(pl.Float64).mean()).sort("user").select("_best").collect()
     return float(np.mean(best["_best"].to_numpy()))
@@ -128,7 +128,7 @@ def _ordered_rows(
     """The kept users' interactions, keys replaced by row numbers, ordered by user with the support rows first.
 
     Each source row draws a random key; sorting by (user, key) is a total order, so the result does not depend on the
-    order in which a parallel join returns rows. With `once`, only the last of several rows of a user and an item stays.
+    order in which a parallel join returns rows. With `once`, only the last row of each (user, item) pair is kept.
     """
     total = raw.interactions.select(pl.len()).collect().item()
     keys = pl.Series("_key", np.random.default_rng([protocol.seed, 2]).random(total, dtype=np.float32))
@@ -157,7 +157,7 @@ def _ordered_rows(
     if once:
         rows = rows.sort(["user", "item", *(["time"] if has_time else []), "_source_row"])
         new_user, new_item = (pl.col(name) != pl.col(name).shift(-1) for name in ("user", "item"))
-        rows = rows.filter((new_user | new_item).fill_null(True))  # the last row of each pair; null after the very last
+        rows = rows.filter((new_user | new_item).fill_null(True))  # the last row of each pair; null in the last row
     rows = rows.with_columns(keys.gather(rows["_source_row"]))
     by = ["user", "time", "_key"] if protocol.support_by == "time" else ["user", "_key"]
     return rows.sort([*by, "_source_row"]).drop("_source_row", "_key")
@@ -191,11 +191,11 @@ def _encode(
     groups: Groups,
     arrays: dict[str, np.ndarray],
 ) -> Vocabulary:
-    """Fit every field on what training users are and met, and add its encoded column to `arrays`."""
-    met = training_rows["item"].unique().sort()
+    """Fit every field on training users and the items they interacted with; add its encoded column to `arrays`."""
+    interacted = training_rows["item"].unique().sort()
     training: dict[Side, pl.DataFrame] = {
         "user": tables["users"][:training_users],
-        "item": tables["items"][met],
+        "item": tables["items"][interacted],
         "context": training_rows,
     }
     whole: dict[Side, pl.DataFrame] = {

@@ -1,13 +1,13 @@
 """A prepared data set on disk: plain Parquet to read, flat arrays to train on, and a manifest with a fingerprint.
 
-    DIR/users.parquet         user, the profile as text and numbers, split, group, support_rows, query_rows
-    DIR/items.parquet         item, the content
+    DIR/users.parquet         user, profile fields as text and numbers, split, group, support_rows, query_rows
+    DIR/items.parquet         item, content fields
     DIR/interactions.parquet  user, item (row numbers of the two tables), target, time, context, query
-    DIR/vocabulary.json       value -> code of every field, fitted on training users; common values per user field
-    DIR/arrays/*.npy          the same, encoded: memory-mapped, shared by processes
+    DIR/vocabulary.json       value -> code for every field, fitted on training users; common values per user field
+    DIR/arrays/*.npy          the same tables, encoded: memory-mapped, shared by processes
     DIR/manifest.json         where it came from, every rule with its count, the splits, checksums, the fingerprint
 
-Users are ordered train, validation, test, and interactions by user, each user's support rows before the query rows:
+Users are ordered train, validation, test; interactions by user, each user's support rows before the query rows:
 a split is a slice, and training never touches a page that holds validation or test rows.
 """
 
@@ -33,7 +33,7 @@ Side = Literal["user", "item", "context"]
 
 
 class SourceRecord(Settings):
-    """What the data was made from."""
+    """Where the data came from."""
 
     name: str
     settings: dict[str, Any]
@@ -41,11 +41,11 @@ class SourceRecord(Settings):
     bad_lines: int = 0
     """Lines that could not be read and were skipped."""
     repeated: int = 0
-    """Earlier ratings of the same item by the same user, left out."""
+    """Earlier ratings of the same item by the same user, which were left out."""
     users_without_profile: int = 0
-    """Kept users of whom the source has no profile."""
+    """Kept users for whom the source has no profile."""
     facts: dict[str, float] = Described(default_factory=dict)
-    """What is known beyond the tables: the best reachable error of a synthetic world's test users."""
+    """Facts beyond the tables, such as the best reachable error on a synthetic world's test users."""
 
 
 class RuleRecord(Settings):
@@ -57,10 +57,10 @@ class RuleRecord(Settings):
 
 
 class Manifest(Settings):
-    """Everything about a data set but its rows.
+    """Everything about a data set except its rows.
 
-    The fingerprint identifies what the data set is and leaves out `files` and `created_by`, which depend on library
-    versions, and `notes`, which are words; the seal covers all, so that any edit is noticed.
+    The fingerprint identifies the data and ignores `files` and `created_by`, which depend on library versions, and
+    `notes`, which are only text; the seal covers everything, so that any edit is noticed.
     """
 
     format: int
@@ -79,7 +79,7 @@ class Manifest(Settings):
     major: dict[str, int]
     """Number of major users per split."""
     common_shares: dict[str, float]
-    """Share of the source's users that have a common value, per user field (paper, Tab. 1)."""
+    """Share of the source's users who have a common value, per user field (paper, Tab. 1)."""
     vocabulary: dict[str, int]
     """Number of codes per categorical or multi-valued field, "unknown" included."""
     content: dict[str, str]
@@ -87,14 +87,14 @@ class Manifest(Settings):
     files: dict[str, int]
     """Size of every file in bytes."""
     notes: tuple[str, ...] = ()
-    """What the source left out or could not know, in sentences."""
+    """What the source left out or does not contain, in sentences."""
 
     def computed_fingerprint(self) -> str:
-        """SHA-256 of what the data set is: independent of when and by which library versions it was written."""
+        """SHA-256 of the data itself: independent of when and with which library versions it was written."""
         return self._digest(exclude={"fingerprint", "seal", "files", "created_by", "notes"})
 
     def computed_seal(self) -> str:
-        """SHA-256 of the whole manifest but the seal."""
+        """SHA-256 of the whole manifest except the seal."""
         return self._digest(exclude={"seal"})
 
     def _digest(self, exclude: set[str]) -> str:
@@ -112,31 +112,40 @@ class Vocabulary(Settings):
 
 
 class Dataset:
-    """An opened data set; tables and arrays are read when they are asked for."""
+    """An opened data set; tables and arrays are read on demand."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
 
     @classmethod
     def open(cls, path: str | Path) -> "Dataset":
-        """Open a folder written by `paml.prepare`, checking that it is complete and that nobody edited the manifest."""
+        """Open a prepared data set; also available as `paml.open_data`.
+
+        `path` is a folder written by `paml.prepare`. Raises FormatError if a file is missing or has another size than
+        recorded, or if the manifest was edited; `verify` checks the contents as well.
+
+        >>> import paml
+        >>> folder = paml.prepare("synthetic", out="world", users=500).path
+        >>> paml.open_data(folder).manifest.items
+        500
+        """
         path = Path(path)
         manifest = _read_manifest(path / "manifest.json")
         for name, size in manifest.files.items():
             file = path / name
             if not file.is_file() or file.stat().st_size != size:
-                raise FormatError("is missing or has another size than recorded", where=file, remedy=PREPARE_AGAIN)
+                raise FormatError("is missing or has a different size than recorded", where=file, remedy=PREPARE_AGAIN)
         return cls(path, manifest)
 
     def verify(self) -> None:
-        """Read everything and compare it with the checksums in the manifest."""
+        """Read everything and compare it with the checksums in the manifest; FormatError if they differ."""
         for name, digest in content_digests(self.path).items():
             if self.manifest.content.get(name) != digest:
                 raise FormatError("differs from its checksum", where=f"{self.path}: {name}", remedy=PREPARE_AGAIN)
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the data set; a run trained on it records this."""
+        """Identifies the data set; a run records the fingerprint of the data it was trained on."""
         return self.manifest.fingerprint
 
     @property
@@ -149,7 +158,7 @@ class Dataset:
         return _scan(self.path / "users.parquet")
 
     def items(self) -> pl.LazyFrame:
-        """Contents, one row per item."""
+        """Content fields, one row per item."""
         return _scan(self.path / "items.parquet")
 
     def interactions(self) -> pl.LazyFrame:
@@ -157,9 +166,9 @@ class Dataset:
         return _scan(self.path / "interactions.parquet")
 
     def array(self, name: str) -> np.ndarray:
-        """A memory-mapped array: `item`, `target`, `offsets`, `support`, `major`, or `user.FIELD` and its like."""
+        """A memory-mapped array: `item`, `target`, `offsets`, `support`, `major`, or a field such as `user.FIELD`."""
         file = self.path / "arrays" / f"{name}.npy"
-        empty = file.stat().st_size <= 128  # a header alone cannot be mapped
+        empty = file.stat().st_size <= 128  # a file with only a header cannot be mapped
         try:
             array: np.ndarray = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
         except ValueError as error:
@@ -174,11 +183,11 @@ class Dataset:
 
     @property
     def training_rows(self) -> int:
-        """How many interactions training users have: the first ones."""
+        """Number of interactions of training users; they come first."""
         return int(self.array("offsets")[self.manifest.splits["train"][1]])
 
     def interacted_in_training(self, rows_at_once: int = 1 << 20) -> np.ndarray:
-        """Which items training users interacted with, by item row; the rows are read in pieces."""
+        """Which items training users interacted with, by item row; the rows are read in chunks."""
         interacted_I = np.zeros(self.manifest.items, dtype=bool)
         item = self.array("item")[: self.training_rows]
         for start in range(0, len(item), rows_at_once):
@@ -187,7 +196,7 @@ class Dataset:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Codes of all values."""
+        """How the values of each field are encoded."""
         file = self.path / "vocabulary.json"
         try:
             return Vocabulary.model_validate_json(file.read_text(encoding="utf-8"))

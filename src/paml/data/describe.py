@@ -1,4 +1,4 @@
-"""What is in a prepared data set, as one plain dictionary for people and programs."""
+"""What a prepared data set contains, as one plain dictionary for people and programs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -13,9 +13,15 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def describe(data: Dataset) -> dict[str, Any]:
-    """Sizes, splits, groups, what each rule dropped, the target's histogram, rows per user, common values.
+    """Describe a prepared data set as a plain dictionary.
 
-    Under `paper`: what the paper prints about the same data, if it does.
+    It has sizes, splits, groups, how many users each rule dropped, the target's histogram, quantiles of rows per user,
+    shares of common values, and under `paper` what the paper reports about the same data (None if it does not).
+
+    >>> import paml
+    >>> data = paml.prepare("synthetic", out="world", users=500)
+    >>> paml.describe(data)["splits"]
+    {'train': 275, 'validation': 39, 'test': 79}
     """
     manifest = data.manifest
     sizes = {name: end - first for name, (first, end) in manifest.splits.items()}
@@ -49,7 +55,7 @@ def describe(data: Dataset) -> dict[str, Any]:
 
 
 def _histogram(data: Dataset) -> dict[str, int]:
-    """How often each target value occurs, the scale's levels at least."""
+    """How often each target value occurs; all levels of the scale are included."""
     counts = data.interactions().group_by("target").len().collect()
     found = {f"{value:g}": int(count) for value, count in counts.iter_rows()}
     levels = {f"{level:g}": 0 for level in data.schema.target.levels}

@@ -46,13 +46,17 @@ def prepare(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Dataset:
-    """Read a source (`paml data list` names them), whose input lies at `path`, and write a prepared data set to `out`.
+    """Read a source (see `paml data list`) and write a prepared data set to the folder `out`.
 
-    Without `path`, an official archive is fetched, where there is one; `extra` and `schema` are further inputs that
-    some sources take (`ml-1m`, `tables`). Settings of the source and of the protocol are given by name, or as a
-    mapping. The folder appears whole or not at all.
+    `path` is the folder or archive to read; without it the official archive is downloaded, if there is one.
+    `extra` (`ml-1m`) and `schema` (`tables`) are further files that some sources take. `skip_bad_lines` counts lines
+    that cannot be read, instead of raising DataError. Settings of the source and of the protocol are keyword arguments,
+    or a mapping `settings`. The folder must not exist (default: `paml-data/SOURCE`); if preparing fails, nothing is left.
 
+    >>> import paml
     >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
+    >>> data.manifest.users
+    393
     """
     kind = find_source(source)
     source_settings, protocol = build_all([kind.settings, Protocol], {**(settings or {}), **more})
@@ -100,7 +104,7 @@ def _input(kind: Source, argument: str, given: str | Path | None) -> Path | None
 
 
 def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Chosen:
-    """Apply the protocol's rules on users to raw tables."""
+    """Apply the protocol's rules on users to the raw tables."""
     schema = raw.schema
     with progress.step("reading profiles and contents"):
         users = _side(raw, "user", schema.user)
@@ -119,7 +123,7 @@ def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Cho
 
 
 def _side(raw: RawData, key: Literal["user", "item"], fields: tuple[Field, ...]) -> pl.DataFrame:
-    """The table of users or items with columns of the types that the kinds of their fields ask for."""
+    """The table of users or items, each column with the type that its field's kind requires."""
     frame = raw.users if key == "user" else raw.items
     given = [field for field in fields if field.derived is None]
     log = ["_log"] if "_log" in frame.collect_schema() else []
@@ -135,27 +139,27 @@ def _side(raw: RawData, key: Literal["user", "item"], fields: tuple[Field, ...])
 
 
 def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
-    """Rows and positive targets per user; a target off the scale is an error.
+    """Rows and positive targets per user, and how many ratings are ignored; a target off the scale is an error.
 
-    If users rated an item repeatedly only the last rating counts, so that no pair lies in both support and query set;
-    how many do not count is returned. Repeated impressions of clicks all count.
+    If a user rated an item more than once, only the last rating counts, so that no (user, item) pair is in both the
+    support and the query set. For clicks, repeated impressions all count.
     """
     target, scale = pl.col("target").cast(pl.Float64), raw.schema.target
-    wrong = ~scale.is_valid(target)
+    invalid = ~scale.is_valid(target)
     counts = (
         raw.interactions.group_by("user")
         .agg(
             _rows=pl.len().cast(pl.Int64),
             _positives=(target > 0).sum().cast(pl.Int64),
             _items=(pl.col("item").n_unique() if scale.kind == "rating" else pl.len()).cast(pl.Int64),
-            _wrong=wrong.sum(),
+            _invalid=invalid.sum(),
         )
         .collect(engine="streaming")
     )
     if not len(counts):
         raise DataError("has no rows", where=raw.files.get("interactions", "interactions"), remedy="name another file")
-    if counts["_wrong"].sum():
-        user, item, value = raw.interactions.filter(wrong).select("user", "item", "target").head(1).collect().row(0)
+    if counts["_invalid"].sum():
+        user, item, value = raw.interactions.filter(invalid).select("user", "item", "target").head(1).collect().row(0)
         expected = f"{scale.low:g} to {scale.high:g} in steps of {scale.step:g}" if scale.kind == "rating" else "0 or 1"
         raise DataError(
             f"user '{user}', item '{item}': target {value} is off the scale",
@@ -165,22 +169,22 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
     repeated = int((counts["_rows"] - counts["_items"]).sum()) if scale.kind == "rating" else 0
     if repeated:
         counts = counts.with_columns(_rows=pl.col("_items"))
-    return counts.drop("_items", "_wrong"), repeated
+    return counts.drop("_items", "_invalid"), repeated
 
 
 def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
-    met = raw.interactions.select("item").unique().collect(engine="streaming")
-    unknown = met.join(items.select("item"), on="item", how="anti").sort("item")
+    used = raw.interactions.select("item").unique().collect(engine="streaming")
+    unknown = used.join(items.select("item"), on="item", how="anti").sort("item")
     if len(unknown):
         raise DataError(
-            f"item '{unknown['item'][0]}' has interactions and no row ({len(unknown)} such items)",
+            f"item '{unknown['item'][0]}' has interactions but no row ({len(unknown)} such items)",
             where=raw.files.get("item", "items"),
             remedy="add the missing rows, with blank fields if nothing is known",
         )
 
 
 def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
-    """Users with their counts; users that only the interactions know follow, with a blank profile."""
+    """Users with their counts, followed by users who occur only in the interactions, with a blank profile."""
     known = users.join(counts, on="user", how="left", maintain_order="left")
     users_without_profile = counts.join(users.select("user"), on="user", how="anti").sort("user")
     users = pl.concat(
@@ -191,11 +195,11 @@ def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
         how="diagonal",
     ).with_columns(pl.col("_rows", "_positives").fill_null(0))
     log = [pl.col("_log")] if "_log" in users.columns else []
-    return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # of users_without_profile no source says more
+    return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # for users without a profile, only the rows are known
 
 
 def _many_without_profile(raw: RawData, users: pl.DataFrame) -> list[str]:
-    """A note if the users' file describes few of those who are kept: then keys are often written in another way."""
+    """A note if the users' file has few of the kept users: keys are then often written differently."""
     count = int(users["_without_profile"].sum())
     if "user" not in raw.files or 2 * count <= len(users):
         return []
@@ -216,7 +220,7 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
     users = apply("users with log data", with_interactions(users))
     users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
     if protocol.drop_invalid_profiles:
-        users = apply("no blank or wrong profile value", valid_profiles(users, schema.features("user")))
+        users = apply("no blank or invalid profile value", valid_profiles(users, schema.features("user")))
     clicks = schema.target.kind == "click"
     what = f"at least {protocol.min_interactions} {'clicks' if clicks else 'ratings'}"
     users = apply(what, enough_interactions(users, protocol.min_interactions, clicks=clicks))

@@ -1,7 +1,7 @@
 """The paper's evaluation protocol (Sec. 5 "Experimental Setup" and Sec. D.1), one function per rule.
 
 The rules on users take a table with one row per user (columns `user`, `_log`, `_rows`, `_positives`, `_without_profile`
-and the profile) and return what they kept and how many they dropped. Randomness is an argument.
+and the profile) and return the users they keep and how many they drop. Randomness is an argument.
 """
 
 import math
@@ -16,7 +16,7 @@ from paml.data.schema import Field, Kind
 from paml.settings import Settings
 
 SPLITS = ("train", "validation", "test")
-TOLERANCE = 1e-9  # so that ceil(0.3 * 10) is 3 and floor(0.8 * 5) is 4 whatever the rounding of the product
+TOLERANCE = 1e-9  # so that ceil(0.3 * 10) is 3 and floor(0.8 * 5) is 4 despite rounding of the product
 
 
 def _parse_ratio(value: Any) -> Any:
@@ -42,8 +42,8 @@ class Protocol(Settings):
     """How users are chosen and split; the defaults are the paper's."""
 
     seed: int = Described(0, ge=0, description="seed of the user split and of the support/query split")
-    cold_share: float = Described(0.8, gt=0, le=1, description="share of users, those with the least log data, kept")
-    drop_invalid_profiles: bool = Described(True, description="drop users with a blank or wrong profile value")
+    cold_share: float = Described(0.8, gt=0, le=1, description="share of users to keep, those with the least log data")
+    drop_invalid_profiles: bool = Described(True, description="drop users with a blank or invalid profile value")
     min_interactions: int = Described(2, ge=2, description="drop users with fewer ratings (rating) or clicks (click)")
     user_ratio: Ratio = Described((7.0, 1.0, 2.0), description="users in train:validation:test")
     support_share: float = Described(0.8, gt=0, lt=1, description="share of a user's rows in the support set")
@@ -51,35 +51,35 @@ class Protocol(Settings):
         "random", description="random rows as support set, or the user's earliest rows (time)"
     )
     common_share: float = Described(
-        0.3, gt=0, le=1, description="share of a field's values, the most common, that are common"
+        0.3, gt=0, le=1, description="share of a field's values, the most frequent ones, that count as common"
     )
     major_above: int = Described(2, ge=0, description="a user with more common values than this is a major user")
 
 
 class Kept(NamedTuple):
-    """What a rule left over, and how many users it dropped."""
+    """The users a rule kept, and how many it dropped."""
 
     users: pl.DataFrame
     dropped: int
 
 
 def with_interactions(users: pl.DataFrame) -> Kept:
-    """Drop users who never met anything: they have no log data to be ranked by."""
+    """Drop users without any interaction: they have no log data to be ranked by."""
     kept = users.filter(pl.col("_log") > 0)
     return Kept(kept, len(users) - len(kept))
 
 
 def cold_users(users: pl.DataFrame, share: float) -> Kept:
-    """Keep the `share` of users with the least log data; among equals the table's order decides (step 1)."""
+    """Keep the `share` of users with the least log data; ties are broken by the table's order (step 1)."""
     keep = math.floor(share * len(users) + TOLERANCE)
     least = np.argsort(users["_log"].to_numpy(), kind="stable")[:keep]
     return Kept(users[np.sort(least)], len(users) - keep)
 
 
 def valid_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
-    """Drop users with a blank or wrong value in any profile field (step 3): age 5 or 300, a garbled location.
+    """Drop users with a blank or invalid value in any profile field (step 3): age 5 or 300, a garbled location.
 
-    Users of whom no profile is known at all (`_without_profile`) stay: every field of theirs is "unknown".
+    Users without any profile (`_without_profile`) are kept: all their fields are "unknown".
     """
     if not fields:
         return Kept(users, 0)
@@ -90,7 +90,7 @@ def valid_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
 def enough_interactions(users: pl.DataFrame, minimum: int, *, clicks: bool) -> Kept:
     """Drop users with fewer than `minimum` ratings, or clicked items; everyone keeps at least two rows (step 3).
 
-    Two rows are the least that gives a support row and a query row.
+    Two rows are the minimum for one support row and one query row.
     """
     enough = pl.col("_positives" if clicks else "_rows") >= minimum
     kept = users.filter(enough & (pl.col("_rows") >= 2))
@@ -98,7 +98,7 @@ def enough_interactions(users: pl.DataFrame, minimum: int, *, clicks: bool) -> K
 
 
 def split_users(count: int, ratio: Sequence[float], seed: int) -> np.ndarray:
-    """Random split code (0 train, 1 validation, 2 test) per user, each share met within one user (step 2)."""
+    """Random split code (0 train, 1 validation, 2 test) per user; each share is exact to within one user (step 2)."""
     bounds = np.rint(np.cumsum(ratio) / np.sum(ratio) * count).astype(np.int64)
     codes = np.searchsorted(bounds, np.arange(count), side="right").astype(np.int8)
     return np.random.default_rng([seed, 1]).permutation(codes)
@@ -110,17 +110,17 @@ def support_counts(rows: np.ndarray, share: float) -> np.ndarray:
 
 
 class Groups(NamedTuple):
-    """The paper's first table: which values are common, and how many users have one, per profile field."""
+    """The paper's Tab. 1: per profile field, which values are common and the share of users who have one."""
 
     common: dict[str, list[str]]
     shares: dict[str, float]
 
 
 def common_values(users: pl.DataFrame, fields: Sequence[Field], share: float) -> Groups:
-    """The most common `share` of each field's right values, rounded up (half of them where there are only two).
+    """The most common `share` of each field's valid values, rounded up (half of them if there are only two).
 
-    Counted over all users of the source: this reproduces the paper's Tab. 1 on MovieLens-1M, and comes near its share
-    of major users on Book-Crossing (with wrong ages among the values, nearly every age would be a common one).
+    Counted over all users of the source: this reproduces the paper's Tab. 1 on MovieLens-1M, and comes close to its
+    share of major users on Book-Crossing (if invalid ages were counted, nearly every age would be common).
     """
     common, shares = {}, {}
     for field in fields:

@@ -1,7 +1,7 @@
-"""A prepared data set split anew with another seed: the same users, items and groups, other training and test users.
+"""A prepared data set split with another seed: the same users, items and groups, other training and test users.
 
-Repeated trials need other splits, and the raw files may be far away. The rules on users do not depend on the seed, so
-the prepared tables hold all that is needed.
+Repeated trials need other splits, and the raw files may not be at hand. The rules on users do not depend on the seed,
+so the prepared tables contain everything that is needed.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ SPLIT_COLUMNS = ("split", "group", "support_rows", "query_rows")
 
 
 def resplit(data: Dataset, seed: int, out: str | Path, progress: Progress = SILENT) -> Dataset:
-    """Write the data set split with `seed` to `out`; facts about its test users (a best reachable error) are lost."""
+    """Write the data set split with `seed` to `out`; facts about test users (the best reachable error) are dropped."""
     manifest, schema = data.manifest, data.schema
     derived = [field.name for field in schema.item if field.derived is not None]
     users = data.users().collect()
@@ -42,7 +42,7 @@ def resplit(data: Dataset, seed: int, out: str | Path, progress: Progress = SILE
         _log=pl.lit(0),
         _rows=pl.col("support_rows") + pl.col("query_rows"),
         _positives=pl.lit(0),
-        _without_profile=pl.lit(value=False),  # who they were is not recorded, and how many is kept
+        _without_profile=pl.lit(value=False),  # who they are is not recorded; their number is kept
     ).drop(SPLIT_COLUMNS)
     groups = Groups({name: list(values) for name, values in data.vocabulary.common.items()}, manifest.common_shares)
     protocol = manifest.protocol.model_copy(update={"seed": seed})

@@ -1,7 +1,7 @@
 """What a data set is: typed fields of users, items and context, and a target.
 
-Everything downstream (embeddings, predictor, service) is generated from a `Schema`; no column of a particular data
-set is named outside its source.
+Everything downstream (embeddings, predictor, service) is generated from a `Schema`; only a source names the columns
+of a particular data set.
 """
 
 import re
@@ -17,7 +17,7 @@ from paml.settings import Settings
 
 
 class Kind(StrEnum):
-    """How a field's values are understood."""
+    """How a field's values are interpreted."""
 
     CATEGORICAL = "categorical"
     """One of a set of values; embedded through a vocabulary."""
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     NUMERIC = "numeric"
     """A number (a price, a rate); normalised by the training mean and deviation, then projected."""
     IDENTIFIER = "identifier"
-    """A name of the row for people to read (a title), carried along and never an input."""
+    """A name of the row for people to read (a title); kept in the tables, never an input."""
 
 
 DTYPES: dict[Kind, pl.DataType] = {
@@ -38,7 +38,7 @@ DTYPES: dict[Kind, pl.DataType] = {
 """The column type each kind has in raw and prepared tables."""
 
 CLICK_WEIGHTS = (0.1, 0.9)
-"""Of an item not clicked and clicked, in the weighted entropy loss (paper, Sec. D.6)."""
+"""Weights of an item not clicked and clicked in the weighted entropy loss (paper, Sec. D.6)."""
 
 SIDES = ("user", "item", "context")
 
@@ -55,16 +55,16 @@ def _check_name(name: str) -> str:
 
 
 class Field(Settings):
-    """One column of users, items or context, and what counts as a wrong value in it."""
+    """One column of users, items or context, and which of its values are invalid."""
 
     name: Annotated[str, AfterValidator(_check_name)] = Described(description="column name in the prepared tables")
     kind: Kind = Described(description="categorical, multi, numeric or identifier")
     min_count: int = Described(1, ge=1, description="values seen less often in training are folded into 'unknown'")
-    minimum: float | None = Described(None, description="a smaller number is a wrong value (age below 10)")
-    maximum: float | None = Described(None, description="a larger number is a wrong value (age above 100)")
-    pattern: str | None = Described(None, description="regular expression that a right value matches entirely")
+    minimum: float | None = Described(None, description="a smaller number is an invalid value (age below 10)")
+    maximum: float | None = Described(None, description="a larger number is an invalid value (age above 100)")
+    pattern: str | None = Described(None, description="regular expression that a valid value matches entirely")
     prefix: int | None = Described(
-        None, ge=1, description="only so many first characters are the input (a region of a zip code); groups use all"
+        None, ge=1, description="use only this many leading characters as input (region of a zip code); groups use all"
     )
     derived: Literal["rate", "log_rate"] | None = Described(
         None, description="computed from training users: the item's smoothed mean target, or its logarithm"
@@ -74,9 +74,9 @@ class Field(Settings):
     @field_validator("minimum", "maximum", "pattern", "prefix", "derived")
     @classmethod
     def _suits_the_kind(cls, value: object, info: ValidationInfo) -> object:
-        """Checked key by key, so that a complaint names the key."""
+        """Checked key by key, so that the error names the key."""
         kind, key = info.data.get("kind"), info.field_name
-        if value is None or kind is None:  # a wrong kind is complained about already
+        if value is None or kind is None:  # an invalid kind has its own error
             return value
         if kind is Kind.MULTI and key in {"minimum", "maximum", "pattern"}:
             raise ValueError("no minimum, maximum or pattern for a multi-valued field")
@@ -96,32 +96,32 @@ class Field(Settings):
         return value
 
     def is_valid(self) -> pl.Expr:
-        """Whether a value is neither blank nor wrong (paper, Sec. D.1, step 3)."""
+        """Whether a value is neither blank nor invalid (paper, Sec. D.1, step 3)."""
         column = pl.col(self.name)
-        right = column.is_not_null()
+        valid = column.is_not_null()
         if self.kind is Kind.MULTI:
-            return right & (column.list.len() > 0)
+            return valid & (column.list.len() > 0)
         if self.kind is Kind.NUMERIC:
-            right &= column.is_finite()
+            valid &= column.is_finite()
         else:
-            right &= column.str.strip_chars() != ""
+            valid &= column.str.strip_chars() != ""
         number = column.cast(pl.Float64, strict=False)
         if self.minimum is not None:
-            right &= (number >= self.minimum).fill_null(False)
+            valid &= (number >= self.minimum).fill_null(False)
         if self.maximum is not None:
-            right &= (number <= self.maximum).fill_null(False)
+            valid &= (number <= self.maximum).fill_null(False)
         if self.pattern is not None:
-            right &= column.cast(pl.String).str.contains(f"^(?:{self.pattern})$")
-        return right.fill_null(False)
+            valid &= column.cast(pl.String).str.contains(f"^(?:{self.pattern})$")
+        return valid.fill_null(False)
 
     @property
     def is_limited(self) -> bool:
-        """Whether some values are wrong by what the schema says."""
+        """Whether the schema declares some values invalid."""
         return (self.minimum, self.maximum, self.pattern) != (None, None, None)
 
 
 def without_invalid_values(fields: Sequence[Field]) -> list[pl.Expr]:
-    """Columns in which wrong values have become blank: what is wrong is not known, and no input."""
+    """Columns in which invalid values have become blank: an invalid value counts as unknown and is not an input."""
     return [
         pl.when(field.is_valid()).then(pl.col(field.name)).alias(field.name)
         for field in fields
@@ -135,7 +135,7 @@ class Target(Settings):
     kind: Literal["rating", "click"] = Described(description="rating or click")
     low: float = Described(0.0, description="lowest rating of the scale")
     high: float = Described(1.0, description="highest rating of the scale")
-    step: float = Described(1.0, gt=0, description="distance of neighbouring ratings")
+    step: float = Described(1.0, gt=0, description="distance between neighbouring ratings")
 
     @model_validator(mode="after")
     def _scale_fits(self) -> Self:
@@ -151,7 +151,7 @@ class Target(Settings):
 
     @property
     def levels(self) -> list[float]:
-        """All values of the scale, lowest first: 1 .. 5 gives the d = 5 of the paper's table of layers."""
+        """All values of the scale, lowest first: 1 to 5 gives d = 5 in the paper's table of layers."""
         return [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
 
     def is_valid(self, column: pl.Expr) -> pl.Expr:
@@ -193,6 +193,6 @@ class Schema(Settings):
         return self.model_copy(update=kept)
 
     def features(self, side: Literal["user", "item", "context"]) -> tuple[Field, ...]:
-        """The fields of a side that are inputs: all but identifiers."""
+        """The fields of a side that are inputs: all except identifiers."""
         fields: tuple[Field, ...] = getattr(self, side)
         return tuple(field for field in fields if field.kind is not Kind.IDENTIFIER)

@@ -1,7 +1,7 @@
-"""Item features that come from the targets themselves: how well training users received an item.
+"""Item features computed from the targets: how well training users liked an item.
 
-Nothing of validation or test users enters: their clicks change no feature. An item that no training user met gets the
-mean. The rates of training users' own items do hold their own targets, one among `n + strength`.
+Validation and test users are not used: their clicks change no feature. An item without training interactions gets the
+mean. For training users, a rate does include the user's own target, as one among `n + strength`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import polars as pl
 
 from paml.data.schema import Field
 
-SMALLEST = 1e-6  # so that the logarithm of a rate without any click is finite
+MIN_RATE = 1e-6  # so that the logarithm of a rate without any click is finite
 
 
 def with_rates(items: pl.DataFrame, fields: Sequence[Field], training_rows: pl.DataFrame) -> pl.DataFrame:
@@ -27,5 +27,5 @@ def with_rates(items: pl.DataFrame, fields: Sequence[Field], training_rows: pl.D
     columns = {}
     for field in derived:
         rate_I = (total_I + field.strength * mean) / (count_I + field.strength)
-        columns[field.name] = rate_I if field.derived == "rate" else np.log(np.maximum(rate_I, SMALLEST))
+        columns[field.name] = rate_I if field.derived == "rate" else np.log(np.maximum(rate_I, MIN_RATE))
     return items.with_columns(pl.Series(name, values) for name, values in columns.items())

@@ -14,7 +14,7 @@ from paml.data.schema import Field, Kind
 from paml.errors import InputError, shortened
 from paml.settings import Settings
 
-HUGE = 1e30  # numbers beyond this are taken for garbage when a normalisation is fitted
+HUGE = 1e30  # larger numbers are treated as garbage when a normalisation is fitted
 MAX_DEVIATIONS = 1000.0
 
 
@@ -24,7 +24,7 @@ class Categories(Settings):
     type: Literal["categories"] = "categories"
     values: tuple[str, ...]
     prefix: int | None = None
-    """How many first characters of a value count; all if None."""
+    """Number of leading characters that count; all if None."""
 
     @property
     def size(self) -> int:
@@ -43,19 +43,19 @@ class Categories(Settings):
 
 
 class Scaling(Settings):
-    """Mean and deviation of a numeric field in training; blank values are put at the mean."""
+    """Mean and standard deviation of a numeric field in training; blank values get the mean."""
 
     type: Literal["scaling"] = "scaling"
     mean: float
     deviation: Annotated[float, Described(gt=0)]
 
     def encode(self, column: pl.Series) -> np.ndarray:
-        """(value - mean) / deviation as float32, kept within 1,000 deviations."""
+        """(value - mean) / deviation as float32, clipped to 1,000 deviations."""
         scaled = ((column.cast(pl.Float64) - self.mean) / self.deviation).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS)
         return scaled.fill_nan(None).fill_null(0.0).cast(pl.Float32).to_numpy()
 
     def scaled(self, value: float) -> float:
-        """The same of one number."""
+        """The same for one number."""
         return min(max((value - self.mean) / self.deviation, -MAX_DEVIATIONS), MAX_DEVIATIONS)
 
 
@@ -64,28 +64,28 @@ Encoder = Categories | Scaling
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """A field of many rows: codes or numbers; lists lie end to end, row i's from `offsets[i]` to `offsets[i + 1]`."""
+    """A field of many rows: codes or numbers; lists lie end to end, row i from `offsets[i]` to `offsets[i + 1]`."""
 
     values: np.ndarray
     offsets: np.ndarray | None = None
 
 
 class FieldEncoder:
-    """The one way from a field's values to what a network takes: a whole column, or the value of a single row."""
+    """Encodes a field's values for the network, the only place that does: a whole column, or the value of one row."""
 
     def __init__(self, field: Field, fitted: Encoder) -> None:
         self.field, self._fitted = field, fitted
         encode: dict[Kind, Callable[[Any], Any]] = {Kind.MULTI: self._list, Kind.NUMERIC: self._number}
         self.value: Callable[[Any], Any] = encode.get(field.kind, self._code)
-        """One value as a code, a list of codes or a number; None is unknown, what cannot be meant an InputError."""
+        """One value as a code, a list of codes or a number; None is unknown; InputError if the type is wrong."""
 
     @property
     def known_values(self) -> tuple[str, ...]:
-        """The values with codes, most common first; none of a numeric field."""
+        """The values that have codes, most common first; empty for a numeric field."""
         return self._fitted.values if isinstance(self._fitted, Categories) else ()
 
     def column(self, column: pl.Series) -> EncodedColumn:
-        """A column of values or of lists; unknown values in lists are kept as 0."""
+        """Encode a column of values or lists; unknown values in lists are kept as 0."""
         if self.field.kind is not Kind.MULTI:
             return EncodedColumn(self._fitted.encode(column))
         offsets, flat = laid_out(column)
@@ -106,13 +106,13 @@ class FieldEncoder:
         return next((code for text in texts if (code := self._codes.get(text[:prefix]))), 0)
 
     def _list(self, value: Any) -> list[int]:
-        """One value is a list of one."""
+        """A single value counts as a list of one."""
         if value is None:
             return []
         return [self._code(one) for one in (value if isinstance(value, list | tuple | set) else [value])]
 
     def _number(self, value: Any) -> float:
-        """Normalised; 0, the mean, for a blank or invalid one."""
+        """The normalised number; 0, the mean, for a blank or invalid value."""
         assert isinstance(self._fitted, Scaling)
         if value is None or value == "":
             return 0.0
@@ -130,7 +130,7 @@ class FieldEncoder:
 
 
 def texts_of(value: Any) -> tuple[str, ...]:
-    """How a value may be written in the data: 25 and 25.0 as "25", too; nothing for what is no single value."""
+    """How a value may be written in the data: 25.0 also as "25"; empty for anything but text or a number."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -141,7 +141,7 @@ def texts_of(value: Any) -> tuple[str, ...]:
 
 
 def as_number(value: Any, *, text: bool = False) -> float | None:
-    """A finite number, or None; with `text`, also a number that is written as text."""
+    """A finite number, or None; with `text`, also a number written as text."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating | str):
         return None
     if isinstance(value, str) and not text:
@@ -160,13 +160,13 @@ def laid_out(column: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 
 def fit(field: Field, training: pl.Series) -> Encoder:
-    """Fit one field on training rows: values by falling frequency (ties by value), those below `min_count` folded."""
+    """Fit one field on training rows: values by falling frequency (ties by value), without those below `min_count`."""
     if field.kind is Kind.NUMERIC:
         seen = training.cast(pl.Float64).fill_nan(None).drop_nulls().rechunk().to_numpy()
         seen = seen[np.abs(seen) < HUGE]
         if not len(seen):
             return Scaling(mean=0.0, deviation=1.0)
-        mean, deviation = float(np.mean(seen)), float(np.std(seen))  # NumPy: the same whatever the number of threads
+        mean, deviation = float(np.mean(seen)), float(np.std(seen))  # NumPy: the same for any number of threads
         return Scaling(mean=mean, deviation=deviation if deviation > 1e-9 * max(1.0, abs(mean)) else 1.0)
     flat = training.list.explode() if field.kind is Kind.MULTI else training
     if field.prefix is not None:

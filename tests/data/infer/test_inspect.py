@@ -1,4 +1,4 @@
-"""Guessed schemas: a preparation takes them as they are, and every guess states its reason."""
+"""Guessed schemas: a preparation accepts them unchanged, and every guess states its reason."""
 
 import gzip
 import os
@@ -34,7 +34,7 @@ def write(
 
 
 def log_rows(*more: Any) -> list[tuple[Any, ...]]:
-    """User, item, rating and what the functions of (row number, user, item) add."""
+    """User, item, rating, and a column for each function of (row number, user, item)."""
     return [(100 + u, 5000 + i, r, *(f(k, u, i) for f in more)) for k, (u, i, r) in enumerate(LOG)]
 
 
@@ -158,7 +158,7 @@ def test_one_wide_file(tmp_path: Path) -> None:
         "group_value": {"kind": "categorical", "column": "group"},
         "hour": {"kind": "categorical", "column": "time"},
     }
-    for reason in ("all values are same", "80% of the values are blank", "addresses of web pages", "repeats a key"):
+    for reason in ("all values are same", "80% of the values are blank", "web addresses", "repeats a key"):
         assert f"left out: {reason}" in text
     assert data.manifest.users == USERS
 
@@ -185,7 +185,7 @@ def test_ratings_alone(tmp_path: Path) -> None:
     assert data.manifest.items == ITEMS
 
 
-def test_a_rating_that_is_text_is_no_target(tmp_path: Path) -> None:
+def test_a_rating_that_is_text_is_not_the_target(tmp_path: Path) -> None:
     rows = log_rows(lambda k, u, i: ["PG-13", "R", "G"][i % 3])
     guessed, _, _ = round_trip(tmp_path, write(tmp_path / "log.csv", "user,item,stars,rating", rows))
     assert guessed["interactions"]["target"] == "stars"
@@ -206,16 +206,16 @@ def test_two_possible_targets(tmp_path: Path) -> None:
     assert guessed["interactions"]["context"] == {"n_helpful": "categorical"}
     text = paml.inspect([write(tmp_path / "vague.csv", "user,item,one,two", rows)])
     assert "it could also be two" in text
-    assert "left out: could be the target, too" in text
+    assert "left out: could also be the target" in text
 
 
-def test_what_tells_the_target_is_no_input(tmp_path: Path) -> None:
+def test_what_leaks_the_target_is_not_an_input(tmp_path: Path) -> None:
     rows = [(u, i, r, r, r >= 4, f"{20 * r}%", "ab"[(u + i) % 2]) for u, i, r in log_rows()]
     log = write(tmp_path / "named.csv", "user,item,rating,stars,thumb_up,percent,page", rows)
     guessed, _, text = round_trip(tmp_path, log)
     assert guessed["interactions"]["target"] == "rating"
     assert guessed["interactions"]["context"] == {"page": "categorical"}
-    assert text.count("left out: tells the target: its values go with those of 'rating'") == 3
+    assert text.count("left out: leaks the target: its values determine or follow from those of 'rating'") == 3
     clicks = [(u, i, START + u * i, f"p{(u + i) % 3}", int(r < 4), int(r >= 4)) for u, i, r in log_rows()]
     guessed, _, _ = round_trip(tmp_path / "b", write(tmp_path / "clicks.csv", "user,ad,ts,pid,nonclk,clk", clicks))
     assert guessed["interactions"]["target"] == "clk"
@@ -245,14 +245,14 @@ def test_a_quoted_file_with_a_broken_line(tmp_path: Path) -> None:
     assert data.manifest.source.bad_lines == 1  # though interactions and items are both read from the file
 
 
-def test_quotation_marks_that_are_no_quotes(tmp_path: Path) -> None:
+def test_quotation_marks_that_do_not_quote(tmp_path: Path) -> None:
     log = write(tmp_path / "log.tsv", "user\titem\trating\tsize", log_rows(lambda k, u, i: f'"{1 + k % 3} inch'), "\t")
     guessed, data, _ = round_trip(tmp_path, log)
     assert guessed["interactions"]["quote"] == ""
     assert data.manifest.interactions == len(LOG)
 
 
-def test_a_rating_with_decimal_commas_is_named_as_the_gap(tmp_path: Path) -> None:
+def test_a_rating_with_decimal_commas_is_reported_as_a_gap(tmp_path: Path) -> None:
     rows = [(u, i, f"{r},5") for u, i, r in log_rows()]
     found = inspect_files([write(tmp_path / "log.csv", "user;item;rating", rows, ";")])
     assert found.gaps == ["target: 'rating' has decimal commas: write its numbers with a point, and name it"]
@@ -286,7 +286,7 @@ def test_only_the_first_rows_of_a_large_file(tmp_path: Path, monkeypatch: pytest
     assert "a large file: only the first" in text
 
 
-def test_files_elsewhere_are_found(tables: Path, tmp_path: Path) -> None:
+def test_files_in_another_folder_are_found(tables: Path, tmp_path: Path) -> None:
     files = [tables / name for name in FILES]
     beside = tmp_path / "schemas" / "mine.toml"
     beside.parent.mkdir()
@@ -301,7 +301,7 @@ def test_files_elsewhere_are_found(tables: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_guessed_is_refused_by_prepare(tmp_path: Path) -> None:
     rows = [(*row[:2], "good") for row in log_rows()]
     found = inspect_files([write(tmp_path / "log.csv", "user,item,rating", rows)])
-    assert found.gaps == ["target: no column of a few numbers at equal distances found: name it"]
+    assert found.gaps == ["target: no column with a few evenly spaced numbers found: name one"]
     found.write(tmp_path / "schema.toml")
     with pytest.raises(PamlError, match=r"schema.toml: setting 'target.kind' is '\?'; expected 'rating' or 'click'"):
         paml.prepare("tables", tmp_path, tmp_path / "out")

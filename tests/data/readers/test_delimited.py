@@ -44,11 +44,11 @@ ROWS = [("a", 5.0, ["x", "y"]), ("b", 1.5, None)]
     ],
     ids=["plain", "crlf", "bom", "blank lines", "no newline at end", "quoted", "other order"],
 )
-def test_the_same_table_in_many_guises(tmp_path: Path, text: str) -> None:
+def test_the_same_table_in_many_formats(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text)[0].rows() == ROWS
 
 
-def test_quotes_hold_separators_and_doubled_quotes(tmp_path: Path) -> None:
+def test_quoted_fields_contain_separators_and_doubled_quotes(tmp_path: Path) -> None:
     frame, _ = read(tmp_path, 'u,r,t\n"a, ""b""",5,x\nc "d",4,\n')
     assert frame["user"].to_list() == ['a, "b"', 'c "d"']
 
@@ -111,7 +111,7 @@ def test_escaped_quotes_and_records_over_several_lines(tmp_path: Path) -> None:
     assert bad == 1
 
 
-def test_a_lone_quote_swallows_no_good_line(tmp_path: Path) -> None:
+def test_a_lone_quote_does_not_swallow_a_good_line(tmp_path: Path) -> None:
     text = 'u,r,t\n"a,5,x\nb,4,y\n"c",3,\nd",2,z\ne"f,1,z\n"g,,5\n'
     frame, bad = read(tmp_path, text, skip_bad_lines=True)
     assert frame["user"].to_list() == ["b", "c", 'd"', 'e"f']
@@ -154,7 +154,7 @@ LINES = st.lists(
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_the_fast_reader_agrees_with_the_line_reader(tmp_path: Path, lines: list[str], end: str, blanks: bool) -> None:
-    """A quoted header changes nothing but the way: files with a quote are read line by line."""
+    """A quoted header changes only the reader: files with a quote are read line by line."""
     dialect = Dialect(blanks=("NULL",) if blanks else ())
     results = []
     for header in ("u,r,t", '"u",r,t'):
@@ -178,11 +178,11 @@ def test_white_space_of_all_kinds_is_trimmed(tmp_path: Path, space: str, header:
     assert (frame.rows(), bad) == ([("a", 5.0, ["x"]), ("b", 4.0, [f"y{space}z"])], 0)
 
 
-def test_clean_text_is_read_by_polars_alone(tmp_path: Path) -> None:
+def test_clean_text_is_parsed_by_polars_alone(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(GOOD)
     (work := tmp_path / "work").mkdir()
     read_table(tmp_path / "log.csv", COLUMNS, PLAIN, work)
-    assert "_wrong" in pl.read_parquet(next(work.iterdir())).columns
+    assert "_invalid" in pl.read_parquet(next(work.iterdir())).columns
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_times_are_numbers_or_iso_dates(tmp_path: Path, first: str, second: str,
 
 
 @pytest.mark.parametrize("odd", ["???", "", "5", "NULL", "2021-03-05 10:00"])
-def test_most_values_tell_how_times_are_written(tmp_path: Path, odd: str) -> None:
+def test_the_majority_of_values_decides_the_time_format(tmp_path: Path, odd: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f"u,t\na,{odd}\nb,2021-03-05\nc,2021-03-06\n")
     (work := tmp_path / "work").mkdir()
@@ -287,17 +287,20 @@ def test_compressed_text_is_refused(tmp_path: Path, magic: bytes) -> None:
         (pl.Series([[{"a": 1}], []]), pl.List(pl.String()), "holds structs; a column of lists of single values is"),
     ],
 )
-def test_parquet_types_that_are_no_values(tmp_path: Path, values: pl.Series, dtype: pl.DataType, problem: str) -> None:
+def test_parquet_types_that_are_not_values(tmp_path: Path, values: pl.Series, dtype: pl.DataType, problem: str) -> None:
     path = tmp_path / "log.parquet"
     pl.DataFrame({"x": values, "y": [1, 2], "_row": [7, 8]}).write_parquet(path)
     (work := tmp_path / "work").mkdir()
     with pytest.raises(DataError, match=f"log.parquet: column 'x' {problem}"):
         read_table(path, {"x": Column("x", dtype)}, PLAIN, work)
-    columns = {"y": Column("y", pl.String()), "other": Column("_row", pl.Float64())}  # what is not asked for may be odd
+    columns = {
+        "y": Column("y", pl.String()),
+        "other": Column("_row", pl.Float64()),
+    }  # columns that are not requested may have any type
     assert read_table(path, columns, PLAIN, work).frame.collect().rows() == [(1, "1", 7.0), (2, "2", 8.0)]
 
 
-def test_truth_values_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
+def test_booleans_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     lists = pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int64, 2))
     pl.DataFrame({"yes": [True, False], "pair": lists}).write_parquet(path)

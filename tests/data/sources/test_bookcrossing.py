@@ -67,7 +67,7 @@ def test_cleaning(tmp_path: Path) -> None:
     assert items["year"].to_list() == ["1999", None, None]
     assert data.interactions().collect()["target"].min() == 1
     assert "implicit ratings (0) left out" in data.manifest.notes[0]
-    assert data.manifest.notes[1].startswith("1 rated books are not among")
+    assert data.manifest.notes[1].startswith("1 rated books have no description")
 
 
 def test_a_record_over_two_lines_can_be_kept(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_implicit_ratings_count_as_log_data(tmp_path: Path) -> None:
     assert "4" not in set(data.users().collect()["user"])
 
 
-def test_bad_lines_are_named_under_their_own_number(tmp_path: Path) -> None:
+def test_bad_lines_are_named_with_their_original_number(tmp_path: Path) -> None:
     folder = old_form(tmp_path / "old")
     path = folder / "BX-Users.csv"
     path.write_bytes(path.read_bytes() + b'"104";"a, b, c"\r\n')

@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, which can break, ignore ranges, change its file or refuse."""
+"""Downloads from a real local server, which can break off, ignore ranges, change its file or refuse."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ from paml.progress import LineProgress, Progress, Step
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 OTHER = np.random.default_rng(1).bytes(1_000_000)
-# Issued by itself for 127.0.0.1: a certificate that nobody vouches for, and its key, which guards nothing.
+# A self-signed certificate for 127.0.0.1, which nobody trusts, and its key, which protects nothing.
 CERTIFICATE = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgFecKPdGD8wA1MGni
@@ -46,7 +46,7 @@ HASTE = Patience(timeout=2.0, pauses=(0.0, 0.01))
 
 @dataclass
 class Site:
-    """What the server has and how it behaves; it writes down what it was asked and how much it sent."""
+    """What the server has and how it behaves; it records what it was asked and how much it sent."""
 
     content: bytes = CONTENT
     etag: str | None = '"1"'
@@ -55,9 +55,9 @@ class Site:
     wrong_part: bool = False
     lengths: bool = True
     breaks: list[int] = field(default_factory=list)
-    """Bytes after which the connection of the next answers breaks."""
+    """Bytes after which the connection breaks, for each of the next responses."""
     refusals: list[int] = field(default_factory=list)
-    """Status codes of the next answers."""
+    """Status codes of the next responses."""
     redirect: str | None = None
     asked: list[str | None] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
@@ -127,7 +127,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 class Counting(Progress):
-    """Remembers every step's title, total and how far it came."""
+    """Records every step's title, total and advances."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int | None, list[int]]] = []
@@ -163,7 +163,7 @@ def test_a_file_is_fetched_once(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("known", [{}, {"size": None}, {"md5": None}, {"size": None, "md5": None}], ids=str)
 @pytest.mark.parametrize("tags", [('"1"', None), (None, "Mon, 01 Jun 2015 10:00:00 GMT"), (None, None)], ids=str)
-def test_a_broken_connection_continues_where_it_broke(
+def test_a_download_resumes_after_a_broken_connection(
     site: Site, tmp_path: Path, known: dict[str, None], tags: tuple[str | None, str | None]
 ) -> None:
     site.etag, site.modified = tags
@@ -177,18 +177,18 @@ def test_a_broken_connection_continues_where_it_broke(
         assert site.asked == [None, "bytes=300000-", "bytes=500000-"]
         assert site.sent == [300_000, 200_000, 500_000]
         assert min(amounts) >= 0
-    else:  # nothing would tell a mixture of two versions
+    else:  # a mixture of two versions would not be noticed
         assert site.asked == [None, None, None]
     assert files(tmp_path) == {"a.zip"}
 
 
-def test_a_weak_tag_is_no_tag(site: Site, tmp_path: Path) -> None:
+def test_a_weak_tag_does_not_count(site: Site, tmp_path: Path) -> None:
     site.etag, site.breaks = 'W/"1"', [300_000]
     assert fetch(site.archive(md5=None), home=tmp_path, patience=HASTE).read_bytes() == CONTENT
     assert site.asked == [None, None]
 
 
-def test_a_part_outlives_the_attempts_and_the_next_call_continues(site: Site, tmp_path: Path) -> None:
+def test_a_part_survives_the_attempts_and_the_next_call_continues(site: Site, tmp_path: Path) -> None:
     site.breaks = [300_000, 0, 0]
     with pytest.raises(
         DataError, match=r"a.zip: cannot be downloaded \(the connection ended after 300,000 of 1,000,000"
@@ -203,13 +203,13 @@ def test_a_part_outlives_the_attempts_and_the_next_call_continues(site: Site, tm
     assert sum(progress.steps[0][2]) == len(CONTENT)
 
 
-def test_a_connection_without_lengths_is_measured_by_the_known_size(site: Site, tmp_path: Path) -> None:
+def test_without_a_length_the_known_size_decides(site: Site, tmp_path: Path) -> None:
     site.lengths, site.breaks = False, [300_000]
     assert fetch(site.archive(), home=tmp_path, patience=HASTE).read_bytes() == CONTENT
     assert site.asked == [None, "bytes=300000-"]
 
 
-def test_a_server_that_sends_another_part_than_asked(site: Site, tmp_path: Path) -> None:
+def test_a_server_that_sends_a_different_part_than_requested(site: Site, tmp_path: Path) -> None:
     site.wrong_part, site.breaks = True, [300_000]
     assert fetch(site.archive(md5=None), home=tmp_path, patience=HASTE).read_bytes() == CONTENT
     assert site.asked == [None, "bytes=300000-", None]
@@ -223,7 +223,7 @@ def test_a_server_that_ignores_ranges_sends_everything_again(site: Site, tmp_pat
     assert sum(progress.steps[0][2]) == len(CONTENT)
 
 
-def test_a_file_that_changed_is_not_glued_together(site: Site, tmp_path: Path) -> None:
+def test_parts_of_two_versions_are_not_mixed(site: Site, tmp_path: Path) -> None:
     site.breaks = [300_000, 0, 0]
     with pytest.raises(DataError):
         fetch(site.archive(size=None, md5=None), home=tmp_path, patience=HASTE)
@@ -234,9 +234,9 @@ def test_a_file_that_changed_is_not_glued_together(site: Site, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("known", [{}, {"size": None}], ids=str)
-def test_a_part_that_is_whole_is_only_checked(site: Site, tmp_path: Path, known: dict[str, None]) -> None:
+def test_a_complete_part_is_only_checked(site: Site, tmp_path: Path, known: dict[str, None]) -> None:
     (tmp_path / "a.zip.part").write_bytes(CONTENT)
-    (tmp_path / ".a.zip.lock").touch()  # left behind by a process that was ended: it locks nobody out
+    (tmp_path / ".a.zip.lock").touch()  # left by a process that was killed: it locks nobody out
     assert fetch(site.archive(**known), home=tmp_path).read_bytes() == CONTENT
     assert site.sent == []
     assert site.asked == (["bytes=1000000-"] if known else [])
@@ -248,7 +248,7 @@ def test_a_part_that_is_too_long_starts_again(site: Site, tmp_path: Path) -> Non
     assert site.asked == ["bytes=1000001-", None]
 
 
-def test_wrong_content_is_refused_and_forgotten(site: Site, tmp_path: Path) -> None:
+def test_wrong_content_is_refused_and_removed(site: Site, tmp_path: Path) -> None:
     site.content = OTHER
     found, expected = hashlib.md5(OTHER).hexdigest(), hashlib.md5(CONTENT).hexdigest()
     with pytest.raises(DataError, match=f"a.zip: what was downloaded has the MD5 {found} where {expected} is expected"):
@@ -256,7 +256,7 @@ def test_wrong_content_is_refused_and_forgotten(site: Site, tmp_path: Path) -> N
     assert files(tmp_path) == set()
 
 
-def test_a_page_in_place_of_the_file_is_refused_and_costs_no_part(site: Site, tmp_path: Path) -> None:
+def test_a_page_instead_of_the_file_is_refused_and_the_part_is_kept(site: Site, tmp_path: Path) -> None:
     (tmp_path / "a.zip.part").write_bytes(CONTENT[:300_000])
     site.content, site.ranges = b"<html>Please log in</html>", False
     with pytest.raises(DataError, match=r"the server offers 26 bytes where 1,000,000 are expected"):
@@ -266,7 +266,7 @@ def test_a_page_in_place_of_the_file_is_refused_and_costs_no_part(site: Site, tm
     assert site.sent[-1] == 700_000
 
 
-def test_a_wrong_file_in_the_cache_is_named_and_stays(site: Site, tmp_path: Path) -> None:
+def test_a_wrong_file_in_the_cache_is_named_and_kept(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     remedy = "remove it, or give the right file"
     path.write_bytes(b"mine")
@@ -279,13 +279,13 @@ def test_a_wrong_file_in_the_cache_is_named_and_stays(site: Site, tmp_path: Path
     assert site.asked == []
 
 
-def test_an_error_of_the_server_names_the_way_by_hand(site: Site, tmp_path: Path) -> None:
+def test_a_server_error_explains_how_to_download_by_hand(site: Site, tmp_path: Path) -> None:
     site.refusals = [404]
     by_hand = f"download {site.url} by hand (see https://example.org/a) and give the file"
     with pytest.raises(DataError) as caught:
         fetch(site.archive(), home=tmp_path)
     assert str(caught.value) == f"a.zip: cannot be downloaded (the server says 404 Not Found); {by_hand}"
-    assert len(site.asked) == 1  # what is not there now is not there in a second
+    assert len(site.asked) == 1  # a missing file is not requested again
     assert files(tmp_path) == set()
 
 
@@ -309,7 +309,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fetch(Archive("a.zip", url, None, None, "https://example.org"), home=tmp_path, patience=HASTE)
 
 
-def test_a_server_that_falls_silent(site: Site, tmp_path: Path) -> None:
+def test_a_server_that_stops_answering(site: Site, tmp_path: Path) -> None:
     site.hold = threading.Event()
     with pytest.raises(DataError, match="the server does not answer"):
         fetch(site.archive(), home=tmp_path, patience=Patience(timeout=0.05, pauses=()))
@@ -339,7 +339,7 @@ def test_a_certificate_that_is_not_valid_is_not_trusted(tmp_path: Path, monkeypa
         with pytest.raises(DataError, match=r"the server's certificate is not valid: .*certificate.*by hand"):
             fetch(archive, home=tmp_path, patience=HASTE)
         thread.join()
-    assert greeted == [1]  # and not asked again: a second later it is as invalid
+    assert greeted == [1]  # and not requested again: it would still be invalid
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1/a.zip", "file:///etc/hostname"])
@@ -351,7 +351,7 @@ def test_only_http(site: Site, tmp_path: Path, address: str) -> None:
         fetch(site.archive(), home=tmp_path)
 
 
-def test_a_home_that_cannot_be_written(site: Site, tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_written(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = tmp_path / "file" / "home"
     with pytest.raises(DataError, match=f"{home}: cannot be written .*; set PAML_DATA_HOME to another folder"):
@@ -359,7 +359,7 @@ def test_a_home_that_cannot_be_written(site: Site, tmp_path: Path) -> None:
     assert site.asked == []
 
 
-def test_two_at_once_download_once(site: Site, tmp_path: Path) -> None:
+def test_two_concurrent_calls_download_once(site: Site, tmp_path: Path) -> None:
     site.hold = threading.Event()
     both = [Counting(), Counting()]
     found: list[bytes] = []
@@ -379,7 +379,7 @@ def test_two_at_once_download_once(site: Site, tmp_path: Path) -> None:
     assert titles == {"downloading a.zip", "waiting for another download of a.zip"}
 
 
-def test_the_environment_says_where(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_cache_folder(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAML_DATA_HOME", str(tmp_path / "mine"))
     assert data_home() == tmp_path / "mine"
     assert fetch(site.archive()) == tmp_path / "mine" / "a.zip"

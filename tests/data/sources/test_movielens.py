@@ -48,7 +48,7 @@ def test_ml_1m_with_and_without_extra(ml_1m: Path, tmp_path: Path) -> None:
     assert zipped.fingerprint == full.fingerprint
 
 
-def test_a_regional_prefix_is_the_input_and_the_whole_zip_tells_groups_apart(ml_1m: Path, tmp_path: Path) -> None:
+def test_a_regional_prefix_is_the_input_and_the_whole_zip_decides_the_groups(ml_1m: Path, tmp_path: Path) -> None:
     whole = paml.prepare("ml-1m", ml_1m, tmp_path / "a", cold_share=1)
     region = paml.prepare("ml-1m", ml_1m, tmp_path / "b", cold_share=1, zip_prefix=5)
     assert (whole.manifest.vocabulary["user.zip"], region.manifest.vocabulary["user.zip"]) == (15, 6)
@@ -67,7 +67,7 @@ def test_ml_100k(tmp_path: Path) -> None:
     assert items["title"].to_list() == ["Café 1 (1991)", "Café 2 (1992)"]
 
 
-def test_a_later_release_has_no_profiles_and_says_so(tmp_path: Path) -> None:
+def test_a_later_release_has_no_profiles_and_a_note_about_it(tmp_path: Path) -> None:
     folder = tmp_path / "ml-latest-small"
     write(
         folder / "movies.csv", ["movieId,title,genres", '1,"One, the (1990)",A|B', "2,Two,(no genres listed)"], "utf-8"
@@ -92,7 +92,7 @@ def test_a_later_release_has_no_profiles_and_says_so(tmp_path: Path) -> None:
             r"ratings.dat line 4: 1 fields where 4 are expected",
         ),
         ("ratings.dat", RATINGS[3], "7::1::9::1", r"ratings.dat line 4: rating '9' is not a number from 1 to 5"),
-        ("ratings.dat", RATINGS[3], "7::99::5::1", r"movies.dat: item '99' has interactions and no row"),
+        ("ratings.dat", RATINGS[3], "7::99::5::1", r"movies.dat: item '99' has interactions but no row"),
         ("users.dat", USERS[4], USERS[3], r"users.dat line 5: user '4' has more than one row"),
     ],
 )
@@ -105,7 +105,7 @@ def test_bad_input(ml_1m: Path, tmp_path: Path, file: str, old: str, new: str, m
         assert not (tmp_path / "out").exists()
 
 
-def test_another_archive_than_expected(ml_1m: Path, tmp_path: Path) -> None:
+def test_an_unexpected_archive(ml_1m: Path, tmp_path: Path) -> None:
     for file in ml_1m.iterdir():
         file.rename(file.with_suffix(".csv"))
     archive = shutil.make_archive(str(tmp_path / "other"), "zip", ml_1m)

@@ -53,7 +53,7 @@ def test_users_without_profile_are_kept_as_unknown_and_counted(edit: Edit, tmp_p
     assert (loose.manifest.users, loose.manifest.source.users_without_profile) == (20, 1)
 
 
-def test_keys_that_became_floats_meet_their_rows(tables: Path, tmp_path: Path) -> None:
+def test_keys_that_became_floats_match_their_rows(tables: Path, tmp_path: Path) -> None:
     log = tables / "ratings.csv"
     head, *lines = log.read_text().splitlines()
     log.write_text("\n".join([head, *(line.replace(",", ".0,", 1) for line in lines)]) + "\n")
@@ -65,7 +65,7 @@ def test_keys_that_became_floats_meet_their_rows(tables: Path, tmp_path: Path) -
     assert data.manifest.notes == (note,)
 
 
-def test_wrong_values_are_no_inputs(tables: Path, tmp_path: Path) -> None:
+def test_invalid_values_are_not_inputs(tables: Path, tmp_path: Path) -> None:
     schema = tables / "schema.toml"
     text = schema.read_text().replace('price = "numeric"', 'price = { kind = "numeric", maximum = 9 }')
     text = text.replace(
@@ -105,7 +105,7 @@ def test_bad_lines_are_skipped_and_counted(edit: Edit, tmp_path: Path) -> None:
             "ratings.csv",
             "0,1,2,1001",
             "0,99,2,1001",
-            r"movies.csv: item '99' has interactions and no row \(1 such items\)",
+            r"movies.csv: item '99' has interactions but no row \(1 such items\)",
         ),
         ("users.csv", '1,F,21,"Town, 1"', '0,F,21,"Town, 1"', r"users.csv line 3: user '0' has more than one row"),
         ("movies.csv", "0.5", "cheap", r"movies.csv line 2: price 'cheap' is not a number"),
@@ -170,7 +170,7 @@ def test_one_file_under_two_names(tables: Path, tmp_path: Path) -> None:
         assert (data.manifest.items, data.manifest.source.bad_lines) == (12, 2)
 
 
-def test_files_beside_a_schema_are_not_searched_for(tables: Path, tmp_path: Path) -> None:
+def test_subfolders_of_a_schemas_folder_are_not_searched(tables: Path, tmp_path: Path) -> None:
     (tables / "old").mkdir()
     (tables / "users.csv").rename(tables / "old" / "users.csv")
     with pytest.raises(PamlError, match=r"has no file 'users.csv'"):
@@ -183,7 +183,9 @@ def test_files_beside_a_schema_are_not_searched_for(tables: Path, tmp_path: Path
 def test_messages(tables: Path, tmp_path: Path, edit: Edit) -> None:
     with pytest.raises(PamlError, match=r"tables: is a folder, not a schema file; name the file in it"):
         paml.prepare("tables", schema=tables, out=tmp_path / "out")
-    with pytest.raises(PamlError, match=r"ratings.csv: is a single file, not a folder .*; give the folder it lies in"):
+    with pytest.raises(
+        PamlError, match=r"ratings.csv: is a single file, not a folder .*; give the folder that contains it"
+    ):
         paml.prepare("tables", tables / "ratings.csv", tmp_path / "out")
     log = tables / "ratings.csv"
     text = log.read_text()
@@ -196,7 +198,7 @@ def test_messages(tables: Path, tmp_path: Path, edit: Edit) -> None:
         paml.prepare("tables", folder, tmp_path / "out")
 
 
-def test_support_by_time_takes_the_earliest(tables: Path, tmp_path: Path) -> None:
+def test_support_by_time_takes_the_earliest_rows(tables: Path, tmp_path: Path) -> None:
     data = paml.prepare("tables", tables, tmp_path / "out", cold_share=1, support_by="time")
     bounds = (
         data.interactions()

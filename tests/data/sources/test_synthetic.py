@@ -12,7 +12,7 @@ from paml.data.sources import synthetic
 def test_profiles_are_skewed_and_unusual_profiles_have_unusual_tastes(tmp_path: Path) -> None:
     settings = synthetic.SyntheticSettings(users=2000, items=100)
     world = synthetic._make_world(settings, np.random.default_rng([0, 0]))
-    strength = np.linalg.norm(world.tastes["zip"], axis=1)  # values in order of falling frequency
+    strength = np.linalg.norm(world.tastes["zip"], axis=1)  # values by falling frequency
     assert strength[:3].mean() < 0.8 * strength[20:].mean()
     data = paml.prepare("synthetic", out=tmp_path / "data", users=2000, items=100)
     counts = data.users().collect()["zip"].value_counts().sort("count", descending=True)["count"]
@@ -29,7 +29,7 @@ def test_recorded_floor_is_the_error_of_the_true_mean() -> None:
     assert np.mean((rating - expected[buckets]) ** 2) == pytest.approx(variance.mean(), rel=0.01)
 
 
-def test_recorded_click_floor_is_the_least_weighted_entropy() -> None:
+def test_recorded_click_floor_is_the_lowest_weighted_entropy() -> None:
     rng = np.random.default_rng(0)
     logit = rng.normal(-1.5, 1.0, size=200_000)
     click, floor = synthetic._draw_clicks(logit, rng)
@@ -69,18 +69,18 @@ def test_click_version_has_the_columns_of_the_papers_production_set(click_world:
     assert clicks.min() >= 2
 
 
-def test_items_met_are_distinct_and_liked_rather_than_not(world: paml.Dataset) -> None:
+def test_users_interact_with_distinct_items(world: paml.Dataset) -> None:
     rows = world.interactions().collect()
     assert not rows.select("user", "item").is_duplicated().any()
 
 
-def test_a_larger_world_begins_with_the_smaller_ones_items(tmp_path: Path) -> None:
+def test_the_number_of_users_does_not_change_the_items(tmp_path: Path) -> None:
     small = paml.prepare("synthetic", out=tmp_path / "a", users=50)
     large = paml.prepare("synthetic", out=tmp_path / "b", users=100)
     assert small.items().collect().equals(large.items().collect())
 
 
-def test_chunks_bound_what_is_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_are_drawn_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "CELLS_PER_CHUNK", 80 * 70)
     data = paml.prepare("synthetic", out=tmp_path / "a", users=400, items=80, cold_share=1, drop_invalid_profiles=False)
     users = data.users().collect()["user"]

@@ -11,7 +11,7 @@ from paml.errors import PamlError
 
 
 def write_taobao(folder: Path, users: int = 60, ads: int = 15, seed: int = 0) -> Path:
-    """Files in exactly the format of Ali_Display_Ad_Click, down to the blank at the end of a header."""
+    """Files in exactly the format of Ali_Display_Ad_Click, including the space at the end of a header."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     log = [
@@ -44,7 +44,7 @@ def test_impressions_become_a_click_data_set(taobao: Path, tmp_path: Path) -> No
     assert data.manifest.interactions == 12 * data.manifest.users
 
 
-def test_negative_prices_are_not_known(taobao: Path, tmp_path: Path) -> None:
+def test_negative_prices_are_unknown(taobao: Path, tmp_path: Path) -> None:
     path = taobao / "ad_feature.csv"
     path.write_text(path.read_text().replace(",10.5\n", ",-1\n").replace(",21.0\n", ",-3\n"))
     data = paml.prepare("taobao", taobao, tmp_path / "out", cold_share=1)
@@ -53,7 +53,7 @@ def test_negative_prices_are_not_known(taobao: Path, tmp_path: Path) -> None:
     assert np.abs(data.array("item.log_price")).max() < 10
 
 
-def test_click_rates_are_smoothed_rates_of_training_users(taobao: Path, tmp_path: Path) -> None:
+def test_click_rates_are_smoothed_over_training_users(taobao: Path, tmp_path: Path) -> None:
     data = paml.prepare("taobao", taobao, tmp_path / "out", cold_share=1, rate_strength=7)
     end = data.manifest.splits["train"][1]
     rows = data.interactions().filter(pl.col("user") < end).collect()
@@ -64,21 +64,21 @@ def test_click_rates_are_smoothed_rates_of_training_users(taobao: Path, tmp_path
         assert log_rate == pytest.approx(np.log(rate))
 
 
-def test_other_users_clicks_change_no_feature(taobao: Path, tmp_path: Path) -> None:
+def test_clicks_of_held_out_users_change_no_feature(taobao: Path, tmp_path: Path) -> None:
     before = paml.prepare("taobao", taobao, tmp_path / "a", cold_share=1)
     for split in ("validation", "test"):
         first, end = before.manifest.splits[split]
-        users_without_profile = set(before.users().collect()["user"][first:end])
+        held_out = set(before.users().collect()["user"][first:end])
         path = taobao / "raw_sample.csv"
         head, *lines = path.read_text().splitlines()
-        turned = [
+        swapped = [
             line.rsplit(",", 2)[0] + f",{line.split(',')[-1]},{line.split(',')[-2]}"
-            if line.split(",")[0] in users_without_profile
+            if line.split(",")[0] in held_out
             else line
             for line in lines
         ]
-        assert turned != lines
-        path.write_text("\n".join([head, *turned]) + "\n")
+        assert swapped != lines
+        path.write_text("\n".join([head, *swapped]) + "\n")
         after = paml.prepare("taobao", taobao, tmp_path / split, cold_share=1, min_interactions=2)
         assert after.users().collect()["user"].to_list() == before.users().collect()["user"].to_list()
         for file in sorted((before.path / "arrays").glob("*.npy")):
@@ -102,7 +102,7 @@ def test_bad_input(taobao: Path, tmp_path: Path) -> None:
         paml.prepare("taobao", taobao, tmp_path / "out")
 
 
-def test_a_new_split_has_rates_of_its_own_training_users(taobao: Path, tmp_path: Path) -> None:
+def test_a_new_split_has_the_rates_of_its_own_training_users(taobao: Path, tmp_path: Path) -> None:
     data = paml.prepare("taobao", taobao, tmp_path / "a", cold_share=1)
     other = resplit(data, 3, tmp_path / "b")
     rows = other.interactions().filter(pl.col("user") < other.manifest.splits["train"][1]).collect()

@@ -1,4 +1,4 @@
-"""What the values of one column of text tell: numbers, times, lists, codes, blanks."""
+"""What the values of one text column reveal: numbers, times, lists, codes, blanks."""
 
 import re
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from paml.data.infer.sample import LIST_MARK
 from paml.data.readers.delimited import TIME_FORMATS
 
 SURE_BLANKS = ("NULL", "null", "N/A", "n/a", "#N/A", "<NA>", "\\N", "nan", "NaN", "?")
-BLANKS_AMONG_NUMBERS = ("NA", "na", "None", "none", "-")  # as text they may mean something
+BLANKS_AMONG_NUMBERS = ("NA", "na", "None", "none", "-")  # in a text column they may be real values
 NEARLY_UNIQUE = 0.8
-MAX_LEVELS = 101  # values that a scale of ratings may have
+MAX_LEVELS = 101  # largest number of values on a rating scale
 CLICKS = (0.0, 1.0)
 
 
 class Column:
-    """A column of a sample; every fact is computed when it is first asked for."""
+    """A column of a sample; every fact is computed on first use."""
 
     def __init__(self, name: str, values: pl.Series, stated: str | None = None) -> None:
         self.name, self.values, self.stated = name, values, stated
@@ -44,7 +44,7 @@ class Column:
 
     @property
     def is_unique(self) -> bool:
-        """Whether it can be the key of a table: (practically) no value twice, none blank."""
+        """Whether it can be the key of a table: (almost) no value occurs twice, none is blank."""
         return len(self.distinct) >= 0.99 * len(self.values) and self.blank_share == 0
 
     @property
@@ -54,11 +54,11 @@ class Column:
 
     @cached_property
     def numbers(self) -> pl.Series | None:
-        """The distinct values as numbers, in order, if all are."""
+        """The distinct values as sorted numbers, if all of them are numbers."""
         return self.mostly_numbers(1.0)
 
     def mostly_numbers(self, share: float) -> pl.Series | None:
-        """The distinct values that are numbers, in order, if at least `share` of all are."""
+        """The distinct values that are numbers, sorted, if they are at least `share` of all distinct values."""
         numbers = self.distinct.cast(pl.Float64, strict=False)
         finite = numbers.filter(numbers.is_finite().fill_null(False))
         return finite.unique().sort() if len(finite) and len(finite) >= share * len(self.distinct) else None
@@ -70,25 +70,25 @@ class Column:
 
     @cached_property
     def has_leading_zeros(self) -> bool:
-        """Whether the digits are a code such as 01234."""
+        """Whether there are codes such as 01234."""
         return bool(self.distinct.str.contains(r"^0\d").any())
 
     @cached_property
     def has_decimal_commas(self) -> bool:
-        """Whether the values are numbers like 3,5."""
-        written = bool(self.distinct.str.contains(r"^-?\d*(,\d+)?$").all())
-        return written and self.numbers is None and len(self.distinct) > 0
+        """Whether the values are numbers such as 3,5."""
+        matches = bool(self.distinct.str.contains(r"^-?\d*(,\d+)?$").all())
+        return matches and self.numbers is None and len(self.distinct) > 0
 
     @cached_property
     def is_row_number(self) -> bool:
-        """Whether the values count the rows."""
+        """Whether the values just number the rows."""
         if not self.is_whole or len(self.values) < 3 or self.blank_share:
             return False
         return bool((self.known.cast(pl.Float64).diff().drop_nulls() == 1).all())
 
     @cached_property
     def scale(self) -> tuple[float, float, float] | None:
-        """Lowest and highest value and step, if (practically) all values are a few numbers at equal distances."""
+        """Lowest value, highest value and step, if (almost) all values are a few evenly spaced numbers."""
         numbers = self.mostly_numbers(1.0 if len(self.distinct) < 20 else 0.9)
         if numbers is None or not 2 <= len(numbers) <= MAX_LEVELS:
             return None
@@ -107,7 +107,7 @@ class Column:
 
     @cached_property
     def time(self) -> str | None:
-        """What kind of time the values are by their form or magnitude, if they are one."""
+        """What kind of time the values are, by format or magnitude; None if they are not times."""
         if self.stated == "time":
             return "date and time by its type"
         if self.numbers is not None:
@@ -115,26 +115,26 @@ class Column:
             if low > 3e8 and high < 4.2e9 and not self.has_leading_zeros:
                 return "unix seconds by their magnitude"
             return "unix milliseconds by their magnitude" if low > 3e11 and high < 4.2e12 else None
-        for form in TIME_FORMATS:  # all values in one form, because a file is read in one
+        for form in TIME_FORMATS:  # all values must match one format: a file is read with one
             if self.distinct.str.to_datetime(form, strict=False).is_not_null().all() and len(self.distinct):
                 return f"dates like {self.known[0]}"
         return None
 
     @property
     def mean_length(self) -> float:
-        """Characters of a distinct value."""
+        """Mean number of characters of the distinct values."""
         return float(self.distinct.str.len_chars().mean() or 0)  # type: ignore[arg-type]
 
     @cached_property
     def is_address(self) -> bool:
-        """Whether the values are addresses of web pages."""
+        """Whether most values are web addresses."""
         return bool(self.distinct.str.contains(r"^(https?://|www\.)").mean() > 0.5) if len(self.distinct) else False  # type: ignore[operator]
 
     @cached_property
     def list_separator(self) -> str | None:
-        """What separates the parts, if values are lists: it is frequent, and parts come again in other values.
+        """What separates the parts, if values are lists: it is frequent, and parts recur in other values.
 
-        A bar is always taken for a separator. Commas and semicolons must also join varying numbers of parts into more
+        A bar is always taken as a separator. Commas and semicolons must also join varying numbers of parts into more
         combinations than there are parts: `Paris, France` is one value.
         """
         if self.stated in {"list", "token_seq"}:
@@ -152,7 +152,7 @@ class Column:
         return None
 
     def tokens(self) -> list[str]:
-        """The column's name as words: `movieId` and `MOVIE_ID` are movie and id."""
+        """The column's name as words: `movieId` and `MOVIE_ID` both give movie and id."""
         return tokens(self.name)
 
     def blanks(self) -> list[str]:
@@ -165,7 +165,7 @@ class Column:
         return found
 
     def where(self, rows: pl.Series) -> "Column":
-        """The same column of fewer rows."""
+        """The same column, restricted to some rows."""
         return Column(self.name, self.values.filter(rows), self.stated)
 
 
@@ -176,15 +176,15 @@ def tokens(name: str) -> list[str]:
 
 
 def one_to_one(a: Column, b: Column) -> bool:
-    """Whether each value of one goes with one value of the other: they say the same."""
+    """Whether each value of one column occurs with one value of the other: they carry the same information."""
     if len(a.distinct) != len(b.distinct) or a.blank_share != b.blank_share:
         return False
     pairs = pl.DataFrame({"a": a.values, "b": b.values}).n_unique()
     return pairs == a.values.n_unique() == b.values.n_unique()
 
 
-def tells(column: Column, target: Column) -> bool:
-    """Whether a column is the target in other words: the one is a function of the other, and not because it is rare."""
+def leaks_target(column: Column, target: Column) -> bool:
+    """Whether a column leaks the target: one is a function of the other, and not just because values are rare."""
     if not 2 <= len(column.distinct) <= len(column.known) / 10:
         return False
     both = pl.DataFrame({"a": column.values, "b": target.values}).drop_nulls()
@@ -193,5 +193,5 @@ def tells(column: Column, target: Column) -> bool:
 
 
 def same_values(a: Column, others: Sequence[Column]) -> bool:
-    """Whether a column repeats another one row by row."""
+    """Whether a column is a copy of another one, row by row."""
     return any(a.values.equals(other.values) for other in others)

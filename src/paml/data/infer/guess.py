@@ -1,4 +1,4 @@
-"""The schema of tables that nobody has described: guessed from samples, with a reason for every guess."""
+"""The schema of tables without a description: guessed from samples, with a reason for every guess."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from paml.data.infer.columns import Column, one_to_one, same_values, tells
+from paml.data.infer.columns import Column, leaks_target, one_to_one, same_values
 from paml.data.infer.roles import (
     Found,
     Link,
@@ -22,15 +22,15 @@ from paml.data.infer.roles import (
 from paml.data.infer.sample import LIST_MARK, Sample
 from paml.data.schema import RESERVED, Kind
 
-FEW = 25  # distinct whole numbers that are rather codes than amounts
-FREE_TEXT = 60  # characters
+FEW = 25  # up to this many distinct whole numbers are taken as codes, not amounts
+FREE_TEXT = 60  # mean number of characters
 CODES = {"id", "code", "zip", "zipcode", "postcode", "level", "type", "class", "category", "group", "segid"}
 HOURS = r"^\d{1,2}(:\d\d)? ?([AaPp]\.?[Mm]\.?|h)?$"
 
 
 @dataclass(frozen=True)
 class FieldGuess:
-    """A column as a field, or the reason why it is left out."""
+    """A column as a field, or the reason for leaving it out."""
 
     name: str
     column: str
@@ -53,14 +53,14 @@ class SideGuess:
 
 @dataclass(frozen=True)
 class Guess:
-    """Everything that a schema file says."""
+    """Everything that a schema file states."""
 
     log: Table
     user: Found
     item: Found
     target: Found
     scale: tuple[float, float, float] | None
-    """Lowest, highest and step of ratings; None of clicks, or if there is no target."""
+    """Lowest rating, highest rating and step; None for clicks, or if there is no target."""
     time: Found
     users: SideGuess | None
     items: SideGuess | None
@@ -68,7 +68,7 @@ class Guess:
 
     @property
     def gaps(self) -> list[str]:
-        """What could not be found and must be written by hand."""
+        """What was not found and must be completed by hand."""
         found = {"user": self.user, "item": self.item, "target": self.target}
         return [f"{role}: {entry.reason}" for role, entry in found.items() if entry.column is None]
 
@@ -100,24 +100,24 @@ def guess(samples: Sequence[Sample]) -> Guess:
     scale = log.columns[target.column].scale if target.column else None
     if target.column and log.columns[target.column].is_click:
         scale = None
-    barred = {name: "the other file has it, too" for link in side.values() for name in link.table.columns}
-    fields = _fields(context, log_keys, "interaction", {**barred, **_leaks(log, context, target)})
+    excluded = {name: "the other file has it as well" for link in side.values() for name in link.table.columns}
+    fields = _fields(context, log_keys, "interaction", {**excluded, **_leaks(log, context, target)})
     return Guess(log, user, item, target, scale, time, users, items, fields)
 
 
 def _leaks(log: Table, context: Sequence[Column], target: Found) -> dict[str, str]:
-    """Columns that would write the target into the inputs, and why."""
+    """Columns that would leak the target into the inputs, and why."""
     if target.column is None:
         return {}
-    leaks = dict.fromkeys(target.others, "could be the target, too")
+    leaks = dict.fromkeys(target.others, "could also be the target")
     for column in context:
-        if tells(column, log.columns[target.column]):
-            leaks[column.name] = f"tells the target: its values go with those of '{target.column}'"
+        if leaks_target(column, log.columns[target.column]):
+            leaks[column.name] = f"leaks the target: its values determine or follow from those of '{target.column}'"
     return leaks
 
 
 def _linked(link: Link) -> Found:
-    return Found(link.column, f"its values are found in column '{link.key}' of {link.table.name}")
+    return Found(link.column, f"its values occur in column '{link.key}' of {link.table.name}")
 
 
 def _constant(column: Column) -> bool:
@@ -125,18 +125,18 @@ def _constant(column: Column) -> bool:
 
 
 def _side(link: Link | None, side: str) -> SideGuess | None:
-    """A table of its own: all its columns but the key."""
+    """A separate table: all its columns except the key."""
     if link is None:
         return None
     columns = [column for name, column in link.table.columns.items() if name != link.key]
-    reason = "unique, and what the interactions refer to"
+    reason = "unique, and the interactions refer to it"
     if link.missing and side == "item":
-        reason += f"; {link.missing:,} items of the sample have no row here: add their rows, blank if need be"
+        reason += f"; {link.missing:,} items of the sample have no row here: add rows for them, blank if necessary"
     return SideGuess(link.table, link.key, reason, _fields(columns, [link.table.columns[link.key]], side))
 
 
 def _from_log(log: Table, key: str | None, columns: Sequence[Column], side: str) -> SideGuess | None:
-    """Users or items of one wide table; items without any field get their own key as one."""
+    """Users or items of one wide table; for items without any field, the key becomes a field."""
     if key is None:
         return None
     first = log.columns[key].values.is_first_distinct()
@@ -148,16 +148,19 @@ def _from_log(log: Table, key: str | None, columns: Sequence[Column], side: str)
             if log.columns[key].is_whole and name.lower() not in RESERVED
             else f"{name.removesuffix('_value')}_type"
         )
-        fields = [FieldGuess(name, key, Kind.CATEGORICAL, "items have no other field: which it is, is one"), *fields]
+        fields = [
+            FieldGuess(name, key, Kind.CATEGORICAL, "items have no other field, so the item itself is one"),
+            *fields,
+        ]
     elif not fields:
         return None
-    return SideGuess(log, key, f"of the interactions' own file: fields have one value per {side}", fields)
+    return SideGuess(log, key, f"from the interactions' file: these fields have one value per {side}", fields)
 
 
 def _fields(
-    columns: Iterable[Column], keys: Sequence[Column], side: str, barred: Mapping[str, str] | None = None
+    columns: Iterable[Column], keys: Sequence[Column], side: str, excluded: Mapping[str, str] | None = None
 ) -> list[FieldGuess]:
-    """Each column as a field, or left out; `barred` ones are, for a reason that others than the column know."""
+    """Each column as a field, or left out; `excluded` maps columns to a reason known to the caller."""
     fields: list[FieldGuess] = []
     kept: list[Column] = []
     names: set[str] = set()
@@ -166,8 +169,8 @@ def _fields(
         while name in names:
             name += "_2"
         names.add(name)
-        twin = next((other for other in kept if _says_the_same(column, other)), None)
-        if reason := _why_not(column, keys, side, (barred or {}).get(column.name), twin):
+        twin = next((other for other in kept if _same_information(column, other)), None)
+        if reason := _why_not(column, keys, side, (excluded or {}).get(column.name), twin):
             fields.append(FieldGuess(name, column.name, Kind.CATEGORICAL, reason, used=False))
             continue
         kind, reason, more = kind_of_column(column)
@@ -177,12 +180,12 @@ def _fields(
     return fields
 
 
-def _says_the_same(column: Column, other: Column) -> bool:
+def _same_information(column: Column, other: Column) -> bool:
     return 2 <= len(column.distinct) <= len(column.known) / 10 and one_to_one(column, other)
 
 
 def _why_not(  # noqa: C901 - a list of reasons
-    column: Column, keys: Sequence[Column], side: str, barred: str | None, twin: Column | None
+    column: Column, keys: Sequence[Column], side: str, excluded: str | None, twin: Column | None
 ) -> str | None:
     """Why a column cannot or should not be a field; None if it can."""
     if not len(column.known):
@@ -196,15 +199,15 @@ def _why_not(  # noqa: C901 - a list of reasons
     if same_values(column, keys):
         return "repeats a key"
     if column.is_row_number:
-        return "counts the rows"
-    if barred is not None:
-        return barred
+        return "just numbers the rows"
+    if excluded is not None:
+        return excluded
     if twin is not None:
-        return f"each value goes with one of '{twin.name}': it says the same"
+        return f"same information as '{twin.name}': each value goes with one of its values"
     if column.is_address:
-        return "addresses of web pages"
+        return "web addresses"
     if column.time and (column.numbers is None or column.stated == "time"):
-        return f"{column.time}: a date is no input; make a year or a weekday of it"
+        return f"{column.time}: a date is not an input; derive a year or a weekday from it"
     if column.has_decimal_commas and len(column.distinct) > FEW:
         return "decimal commas: write the numbers with a point"
     if (
@@ -214,7 +217,7 @@ def _why_not(  # noqa: C901 - a list of reasons
     ):
         return f"free text of {column.mean_length:.0f} characters on average"
     if side == "interaction" and column.numbers is None and column.list_separator is None and column.is_nearly_unique:
-        return "nearly every value is another one"
+        return "nearly every value is different"
     return None
 
 
@@ -226,10 +229,10 @@ def kind_of_column(column: Column) -> tuple[Kind, str, dict[str, object]]:
         if separator == LIST_MARK:
             return Kind.MULTI, f"lists of {parts:,} values", {}
         more: dict[str, object] = {} if separator == "|" else {"separator": separator}
-        return Kind.MULTI, f"{parts:,} values, several in one joined by '{separator}'", more
+        return Kind.MULTI, f"{parts:,} values, joined by '{separator}' into lists", more
     if column.numbers is None or column.stated == "token":
         if column.is_nearly_unique and len(column.distinct) > 2:
-            return Kind.IDENTIFIER, f"nearly every value is another one ({_short(column.known[0])})", {}
+            return Kind.IDENTIFIER, f"nearly every value is different ({_short(column.known[0])})", {}
         return Kind.CATEGORICAL, f"{count} values", {}
     low, high = float(column.numbers[0]), float(column.numbers[-1])
     span = f"{low:g} to {high:g}"
@@ -237,23 +240,23 @@ def kind_of_column(column: Column) -> tuple[Kind, str, dict[str, object]]:
         if len(column.distinct) > 10 or (low >= 10 and high <= 100):
             return (
                 Kind.CATEGORICAL,
-                f"ages from {span}; others than 10 to 100 are wrong",
+                f"ages from {span}; values outside 10 to 100 are invalid",
                 {"minimum": 10, "maximum": 100},
             )
-        return Kind.CATEGORICAL, f"{count} codes of ages", {}
+        return Kind.CATEGORICAL, f"{count} age codes", {}
     if column.has_leading_zeros or (column.is_whole and words & CODES):
         if column.is_nearly_unique:
-            return Kind.IDENTIFIER, "nearly every code is another one", {}
+            return Kind.IDENTIFIER, "nearly every code is different", {}
         return Kind.CATEGORICAL, f"{count} codes", {}
     if len(column.distinct) <= (FEW if column.is_whole else 5) and len(column.distinct) <= max(
         len(column.known) / 3, 2
     ):
-        return Kind.CATEGORICAL, f"{count} numbers, {span}: rather codes than amounts", {}
+        return Kind.CATEGORICAL, f"{count} numbers, {span}: codes rather than amounts", {}
     return Kind.NUMERIC, f"{count} numbers, {span}", {}
 
 
 def field_name(column: str, values: Column | None = None) -> str:
-    """A name that fields may have, as near to the column's as possible."""
+    """A valid field name, as close to the column's name as possible."""
     plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_") or "field"
     name = name if name[0].isalpha() else f"f_{name}"
@@ -269,7 +272,7 @@ def _short(text: str) -> str:
 
 
 def missing_targets(log: Table, target: str | None) -> int:
-    """Rows whose target is blank or no number: lines that a preparation takes for bad."""
+    """Rows whose target is blank or not a number: a preparation counts them as bad lines."""
     if target is None:
         return 0
     values = log.columns[target].values

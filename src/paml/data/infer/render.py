@@ -1,4 +1,4 @@
-"""`paml data inspect`: a first schema file for people's own tables, with the reason for every guess as a comment."""
+"""`paml data inspect`: a first schema file for your own tables, with the reason for every guess as a comment."""
 
 import json
 import os
@@ -17,29 +17,39 @@ from paml.errors import DataError, SettingsError
 from paml.files import write_text
 
 MAX_FILES = 3
-WIDTH = 60  # column at which comments begin, where the line leaves room
+WIDTH = 60  # column at which comments begin, if the line leaves room
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A schema file's text, and what in it must be completed by hand."""
+    """The text of a schema file, and what must be completed in it by hand."""
 
     text: str
     gaps: Sequence[str]
 
     def write(self, path: Path) -> None:
-        """Write the schema file; one that is there already is not touched."""
+        """Write the schema file; an existing one is not touched."""
         refuse_existing(path)
         write_text(path, self.text)
 
 
 def inspect(files: Iterable[str | os.PathLike[str]]) -> str:
-    """Guess the schema of one to three files (interactions, users, items, in any order): the text of a schema file."""
+    """Guess the schema of your own tables; returns the text of a schema file with a reason for every guess.
+
+    `files` are one to three paths: interactions and, if there are any, users and items, in any order. Correct the text,
+    save it, and give the file to `paml.prepare("tables", schema=...)`.
+
+    >>> import paml, polars
+    >>> rows = [(user, item, 1 + user * item % 5) for user in range(30) for item in range(10)]
+    >>> polars.DataFrame(rows, ["user", "item", "rating"], orient="row").write_csv("ratings.csv")
+    >>> 'kind = "rating"' in paml.inspect(["ratings.csv"])
+    True
+    """
     return inspect_files([Path(file) for file in files]).text
 
 
 def inspect_files(files: Sequence[Path], folder: Path | None = None) -> Inspection:
-    """The same for a schema file that will lie in `folder` (beside the first file if not given)."""
+    """The same for a schema file that will be stored in `folder` (default: next to the first file)."""
     if not 1 <= len(files) <= MAX_FILES:
         raise SettingsError(f"{len(files)} files", remedy="give one to three: interactions, users, items")
     resolved = [file.resolve() for file in files]
@@ -52,14 +62,14 @@ def inspect_files(files: Sequence[Path], folder: Path | None = None) -> Inspecti
 
 
 def refuse_existing(path: Path) -> None:
-    """A schema file that people may have edited is never written over."""
+    """Raise DataError if the file exists: people may have edited it, so it is never overwritten."""
     if os.path.lexists(path):
         raise DataError("already exists", where=path, remedy="choose another file, or remove it first", argument="out")
 
 
 def _render(guessed: Guess, folder: Path) -> str:
     log = guessed.log
-    lines = ["# A first guess: read the reasons, correct what is wrong. docs/data.md describes the format.", ""]
+    lines = ["# A first guess: read the reasons and correct what is wrong. docs/data.md describes the format.", ""]
     lines += [*_target(guessed), "", "[interactions]", *_file(log, folder)]
     for role in ("user", "item", "target"):
         found: Found = getattr(guessed, role)
@@ -90,7 +100,7 @@ def _target(guessed: Guess) -> list[str]:
     return [
         "[target]",
         _line('kind = "rating"', f"{guessed.target.column} holds numbers on a scale"),
-        _line(f"low = {low:g}", "lowest, highest and smallest distance of the values seen: widen it if need be" + note),
+        _line(f"low = {low:g}", "lowest and highest value and smallest step seen: widen the scale if necessary" + note),
         f"high = {high:g}",
         f"step = {step:g}",
     ]
@@ -99,7 +109,7 @@ def _target(guessed: Guess) -> list[str]:
 def _side(title: str, side: SideGuess | None, log: Table, folder: Path) -> list[str]:
     if side is None:
         missing = (
-            "no profile: all users get the same learning rate" if title == "users" else "nothing is known of items"
+            "no profile: all users get the same learning rate" if title == "users" else "nothing is known about items"
         )
         return [f"# [{title}]: {missing}"]
     lines = [f"[{title}]", *_file(side.table, folder, notes=side.table is not log)]
@@ -108,28 +118,28 @@ def _side(title: str, side: SideGuess | None, log: Table, folder: Path) -> list[
 
 
 def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
-    """The file's name, and how it is written where that is not what is expected of its ending."""
+    """The file's name, and its format where it differs from what its ending suggests."""
     sample, dialect = table.sample, table.sample.dialect
     lines = [f"file = {_quoted(_path(sample.path, folder))}"]
     if notes and sample.partial:
-        lines[0] = _line(lines[0], f"a large file: only the first {ROWS:,} rows were looked at")
+        lines[0] = _line(lines[0], f"a large file: only the first {ROWS:,} rows were read")
     if notes and sample.bad_lines:
         lines.append(f"# lines that cannot be cut into fields: {sample.bad_lines:,}; skip them when you prepare")
     ending = sample.path.suffix.lower()
     if kind_of(sample.path) != PARQUET:
         expected = "\t" if ending in ATOMIC or ending == ".tsv" else ","
         if dialect.separator != expected:
-            lines.append(_line(f"separator = {_quoted(dialect.separator)}", "all lines have equally many fields"))
+            lines.append(_line(f"separator = {_quoted(dialect.separator)}", "all lines have the same number of fields"))
         if ending not in ATOMIC and dialect.quote != '"':
-            why = "values are quoted so" if dialect.quote else "quotation marks are part of values"
+            why = "values are quoted with it" if dialect.quote else "quotation marks are part of values"
             lines.append(_line(f"quote = {_quoted(dialect.quote or '')}", why))
         if dialect.escape:
-            lines.append(_line(f"escape = {_quoted(dialect.escape)}", "stands before quotes inside values"))
+            lines.append(_line(f"escape = {_quoted(dialect.escape)}", "precedes quotes inside values"))
         if dialect.encoding != "utf-8":
             lines.append(_line(f"encoding = {_quoted(dialect.encoding)}", "the file is not UTF-8"))
         if not sample.named:
             names = ", ".join(_quoted(name) for name in table.columns)
-            lines.append(_line(f"columns = [{names}]", "the first line holds values: rename these as you like"))
+            lines.append(_line(f"columns = [{names}]", "the first line holds values: rename the columns as you like"))
     if table.blanks:
         where = ", ".join(dict.fromkeys(f"in {column}" for column in table.blanks.values()))
         lines.append(_line(f"blanks = [{', '.join(map(_quoted, table.blanks))}]", f"found {where}"))
@@ -137,11 +147,11 @@ def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
 
 
 def _path(file: Path, folder: Path) -> str:
-    """Relative to the schema file's folder, unless the two have nothing but the root in common."""
+    """Relative to the schema file's folder, unless they share only the root."""
     path = file.resolve()
     try:
         shared = Path(os.path.commonpath([path, folder]))
-    except ValueError:  # other drives
+    except ValueError:  # different drives
         return path.as_posix()
     return path.as_posix() if shared == Path(shared.anchor) else Path(os.path.relpath(path, folder)).as_posix()
 
@@ -157,7 +167,7 @@ def _field(entry: FieldGuess) -> str:
 
 
 def _line(text: str, reason: str) -> str:
-    """A line with its reason; control characters, which comments may not hold, become spaces."""
+    """A line with its reason; control characters, which comments cannot contain, become spaces."""
     plain = re.sub(r"[\x00-\x1f\x7f]+", " ", reason)
     return f"{text:<{WIDTH}}  # {plain}"
 

@@ -1,7 +1,7 @@
 """Which table is the log and which describes users or items; which columns are keys, target and time.
 
-Content decides: a table of users has a column of unique values in which the values of a column of the log are found.
-Names of columns and files break ties, and choose among columns whose contents would do as well.
+Content decides: a table of users has a column of unique values that contains the values of a column of the log.
+Names of columns and files break ties, and choose among columns whose contents fit equally well.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,16 +43,16 @@ OF_THINGS = _words("title titles genre genres price author authors publisher bra
 
 @dataclass(frozen=True)
 class Table:
-    """A sample whose blanks are known."""
+    """A sample whose blank markers are known."""
 
     sample: Sample
     columns: Mapping[str, Column]
     blanks: Mapping[str, str]
-    """Values that mean "not known", each with a column that has it."""
+    """Values that mean "not known", each with a column that contains it."""
 
     @classmethod
     def of(cls, sample: Sample) -> "Table":
-        """Find blanks, and take them for what they are in every column."""
+        """Find the blank markers, and replace them by null in every column."""
         blanks: dict[str, str] = {}
         for name in sample.frame.columns:
             for token in Column(name, sample.frame[name]).blanks():
@@ -68,11 +68,11 @@ class Table:
         return self.sample.path.name
 
     def score(self, words: Collection[str]) -> float:
-        """How much the file's name speaks for a role."""
+        """How strongly the file's name suggests a role."""
         return name_score(self.sample.path.stem.replace(".", " ") + " " + self.sample.path.suffix[1:], words)
 
     def column_score(self, name: str, words: Collection[str]) -> float:
-        """How much a column's name speaks for a role; made-up names say nothing."""
+        """How strongly a column's name suggests a role; 0 if the file does not name its columns."""
         return name_score(name, words) if self.sample.named else 0.0
 
 
@@ -85,28 +85,28 @@ class Link:
     key: str
     score: float
     missing: int
-    """Values of the column, in the samples, that are no keys of the table."""
+    """Values of the column, in the samples, that are not keys of the table."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A column that was found for a role, or None, and why."""
+    """The column found for a role, or None, and the reason."""
 
     column: str | None
     reason: str
     others: Sequence[str] = ()
-    """Columns that might as well have that role."""
+    """Other columns that could have the role."""
 
 
 def name_score(name: str, words: Collection[str]) -> float:
-    """1 if a name is made of these words (and of `id` and the like), 0.5 if it has one of them."""
+    """1 if a name consists of these words (besides `id` and the like), 0.5 if it contains one of them."""
     parts = [part for part in tokens(name) if part not in SHORT]
     hits = [part in words or part.removesuffix("id") in words for part in parts]
     return 0.0 if not any(hits) else 1.0 if all(hits) else 0.5
 
 
 def connect(tables: Sequence[Table]) -> tuple[Table, list[Link]]:
-    """The log, and how the other tables hang on it."""
+    """The log, and how the other tables are linked to it."""
     if len(tables) == 1:
         return tables[0], []
     best: tuple[float, Table, list[Link]] | None = None
@@ -127,7 +127,7 @@ def connect(tables: Sequence[Table]) -> tuple[Table, list[Link]]:
 
 
 def _links(log: Table, other: Table) -> list[Link]:
-    """Every way in which a column of the log may refer to a key of the other table."""
+    """Every way in which a column of the log can refer to a key of the other table."""
     found = []
     for key in other.columns.values():
         if not key.is_unique or key.time or (key.numbers is not None and not key.is_whole):
@@ -135,14 +135,14 @@ def _links(log: Table, other: Table) -> list[Link]:
         for column in log.columns.values():
             if not column.repeats or not len(column.distinct):
                 continue
-            met = int(whole_keys(column.distinct).is_in(whole_keys(key.distinct).implode()).sum())
-            covered, used = met / len(column.distinct), met / len(key.distinct)
+            matched = int(whole_keys(column.distinct).is_in(whole_keys(key.distinct).implode()).sum())
+            covered, used = matched / len(column.distinct), matched / len(key.distinct)
             named = log.sample.named and other.sample.named
             same = named and tokens(column.name) == tokens(key.name)
             if covered < (0.05 if other.sample.partial and same else 0.5):
                 continue
             score = covered + 0.5 * used + 0.5 * same
-            found.append(Link(column.name, other, key.name, score, len(column.distinct) - met))
+            found.append(Link(column.name, other, key.name, score, len(column.distinct) - matched))
     return found
 
 
@@ -171,24 +171,24 @@ def _side_score(log: Table, link: Link, side: str) -> float:
 
 
 def find_key(log: Table, side: str, taken: Collection[str]) -> Found:
-    """The user or item key of a log: by name, else the column with most values that come again."""
+    """The user or item key of a log: by name, otherwise the column with the most recurring values."""
     words = USER if side == "user" else ITEM
     fit = [c for c in log.columns.values() if c.name not in taken and _can_be_key(c)]
     scored = [(log.column_score(c.name, words), "id" in c.tokens(), len(c.distinct), c) for c in fit]
     named = [entry for entry in scored if entry[0] == 1.0] or [entry for entry in scored if entry[0] and entry[1]]
     if named:
         column = max(named, key=lambda entry: entry[:3])[3]
-        return Found(column.name, f"{len(column.distinct):,} values that come again, and by its name")
+        return Found(column.name, f"{len(column.distinct):,} recurring values, and its name fits")
     enough = max(3.0, len(log.sample.frame) / 400)
     other = ITEM if side == "user" else USER
     rest = [
         c for c in fit if len(c.distinct) >= enough and not log.column_score(c.name, TARGET | other) and not c.is_click
     ]
     if not rest:
-        return Found(None, f"no column looks like {side}s: name it")
+        return Found(None, f"no column looks like {side}s: name one")
     most = sorted(rest, key=lambda c: -len(c.distinct))[: 2 if side == "user" and not taken else 1]
-    column = min(most, key=lambda c: list(log.columns).index(c.name))  # people write the user first
-    return Found(column.name, f"{len(column.distinct):,} values that come again; its name says nothing: check it")
+    column = min(most, key=lambda c: list(log.columns).index(c.name))  # the user usually comes first
+    return Found(column.name, f"{len(column.distinct):,} recurring values; its name says nothing, so check it")
 
 
 def _can_be_key(column: Column) -> bool:
@@ -205,7 +205,7 @@ def _can_be_key(column: Column) -> bool:
 
 
 def find_time(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
-    """The time of an interaction; `settled` columns have one value per user or item and are no time."""
+    """The time of an interaction; `settled` columns, with one value per user or item, are not its time."""
     scored: list[tuple[float, int, Column, str]] = []
     for column in log.columns.values():
         if column.name in taken or column.blank_share:
@@ -214,17 +214,17 @@ def find_time(log: Table, taken: Collection[str], settled: Collection[str]) -> F
         reason = column.time
         grows = column.numbers is not None and column.numbers[-1] > 366  # not an hour, minute or day
         if reason is None and named == 1.0 and grows:
-            reason = "a number, and by its name"
+            reason = "a number, and its name fits"
         if reason is not None and (column.name not in settled or named):
             scored.append((named - (column.name in settled), -len(scored), column, reason))
     if not scored:
-        return Found(None, "no column of times found")
+        return Found(None, "no column with times found")
     _, _, column, reason = max(scored, key=lambda entry: entry[:2])
     return Found(column.name, reason)
 
 
 def find_target(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
-    """What is predicted: 0 and 1, or a few numbers at equal distances, not the same in all rows of a user or item."""
+    """What is predicted: 0 and 1, or a few evenly spaced numbers that vary within the rows of a user or item."""
     scored: list[tuple[float, int, Column]] = []
     commas: list[str] = []
     for place, column in enumerate(log.columns.values()):
@@ -241,11 +241,11 @@ def find_target(log: Table, taken: Collection[str], settled: Collection[str]) ->
     if not scored:
         if commas:
             return Found(None, f"'{commas[0]}' has decimal commas: write its numbers with a point, and name it")
-        return Found(None, "no column of a few numbers at equal distances found: name it")
+        return Found(None, "no column with a few evenly spaced numbers found: name one")
     best, _, chosen = max(scored, key=lambda entry: entry[:2])
     others = [column.name for score, _, column in scored if column is not chosen and score > best - 3]
-    what = "0 and 1" if chosen.is_click else f"{len(chosen.distinct)} numbers at equal distances"
-    by_name = ", and by its name" if log.column_score(chosen.name, TARGET) else ""
+    what = "0 and 1" if chosen.is_click else f"{len(chosen.distinct)} evenly spaced numbers"
+    by_name = ", and its name fits" if log.column_score(chosen.name, TARGET) else ""
     also = f"; it could also be {', '.join(others[:3])}" if others else ""
     return Found(chosen.name, f"{what}{by_name}{also}", others)
 

@@ -1,7 +1,7 @@
-"""The first rows of a file that nobody has described yet: how it is written is sniffed, and then read like any other.
+"""The first rows of a file without a description: its format is detected, and then it is read like any other file.
 
-A sample is bounded in rows and bytes, whatever the size of the file, and is read by the reader that `tables` uses, so
-that what is seen here is what a preparation will see.
+A sample is limited in rows and bytes, whatever the size of the file, and is read by the reader that `tables` uses, so
+that it shows what a preparation will see.
 """
 
 import csv
@@ -17,24 +17,24 @@ from paml.data.readers.text import ATOMIC, Dialect, no_line_feeds
 from paml.errors import DataError
 
 ROWS = 200_000
-CHARACTERS = 1 << 28
-LONGEST_LINE = 1 << 20
-SNIFFED = 1000  # lines that decide on separator, quotes and header
-SEPARATORS = ("::", "\t", ";", "|", ",")  # the rarer first: they win among equals
-LIST_MARK = "\x1f"  # stands between the values of a list
+MAX_CHARACTERS = 1 << 28
+MAX_LINE_LENGTH = 1 << 20
+SNIFFED = 1000  # number of lines used to detect separator, quotes and header
+SEPARATORS = ("::", "\t", ";", "|", ",")  # the rarer first: they win ties
+LIST_MARK = "\x1f"  # separates the values of a list
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-ONE_BY_ONE = pl.Struct | pl.Binary | pl.Object | pl.Array  # types that are no single value or list of values
+UNSUPPORTED = pl.Struct | pl.Binary | pl.Object | pl.Array  # types that are neither a single value nor a list of values
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some rows of a file as text, and how the file is written."""
+    """Some rows of a file as text, and the file's format."""
 
     path: Path
     frame: pl.DataFrame
     """Text columns, null where a value is empty."""
     types: Mapping[str, str]
-    """What the file itself says of a column: `time`, `list`, `unreadable` (Parquet), or a RecBole type."""
+    """The type that the file itself states for a column: `time`, `list`, `unreadable` (Parquet), or a RecBole type."""
     dialect: Dialect
     named: bool
     """Whether the file names its columns; otherwise they are called c1, c2, ..."""
@@ -64,7 +64,7 @@ def _parquet(path: Path, workdir: Path) -> Sample:
         rows = scan.select(pl.len()).collect().item()
     except pl.exceptions.PolarsError as error:
         raise _damaged(path, error) from None
-    scan = scan.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # as numbers, which is what they are as a target
+    scan = scan.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # a target must be a number
     types = {name: kind for name, dtype in schema.items() if (kind := _stated(dtype))}
     good = [name for name in schema if types.get(name) != "unreadable"]
     if not rows or not good:
@@ -84,12 +84,12 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def _stated(dtype: pl.DataType) -> str | None:
-    """What a Parquet type says about a column beyond its values."""
+    """What a Parquet type tells about a column beyond its values."""
     if isinstance(dtype, pl.Datetime | pl.Date):
         return "time"
     if isinstance(dtype, pl.List):
-        return "unreadable" if isinstance(dtype.inner, pl.List | ONE_BY_ONE) else "list"
-    return "unreadable" if isinstance(dtype, ONE_BY_ONE | pl.Time | pl.Duration) else None
+        return "unreadable" if isinstance(dtype.inner, pl.List | UNSUPPORTED) else "list"
+    return "unreadable" if isinstance(dtype, UNSUPPORTED | pl.Time | pl.Duration) else None
 
 
 def _text(path: Path, workdir: Path) -> Sample:
@@ -115,7 +115,7 @@ def _text(path: Path, workdir: Path) -> Sample:
         dialect = replace(dialect, header=tuple(header))
     frame, bad_lines = _read(copy, path.name, header, dialect, workdir)
     quote = dialect.field_quote()
-    if bad_lines and quote and quote not in lines[0]:  # quotation marks that are no quotes, such as inches
+    if bad_lines and quote and quote not in lines[0]:  # quotation marks that do not quote, such as inches
         plain, fewer = _read(copy, path.name, header, replace(dialect, quote=None, escape=None), workdir)
         if fewer < bad_lines:
             frame, bad_lines, dialect = plain, fewer, replace(dialect, quote=None, escape=None)
@@ -125,7 +125,7 @@ def _text(path: Path, workdir: Path) -> Sample:
 
 
 def _copy_first_lines(path: Path, copy: Path) -> tuple[str, bool]:
-    """Write the first lines as UTF-8; returns the encoding found and whether there are more lines."""
+    """Copy the first lines as UTF-8; returns the encoding found and whether there are more lines."""
     with path.open("rb") as file:
         head = file.read(1 << 12)
     if head.startswith(UTF16):
@@ -139,19 +139,19 @@ def _copy_first_lines(path: Path, copy: Path) -> tuple[str, bool]:
         try:
             with path.open(encoding=encoding, newline="\n") as source, copy.open("w", encoding="utf-8") as target:
                 for _ in range(ROWS + 1):
-                    line = source.readline(LONGEST_LINE)
+                    line = source.readline(MAX_LINE_LENGTH)
                     characters += len(line)
-                    if not line or characters > CHARACTERS:
+                    if not line or characters > MAX_CHARACTERS:
                         break
                     target.write(line)
-                return encoding, bool(source.readline(1)) or characters > CHARACTERS
+                return encoding, bool(source.readline(1)) or characters > MAX_CHARACTERS
         except UnicodeDecodeError:
             continue
     raise DataError("is not text in UTF-8, UTF-16 or latin-1", where=path.name, remedy="write it as UTF-8")
 
 
 def _sniff(lines: Sequence[str], name: str, escape: str | None) -> Dialect:
-    """The separator and quotation mark under which most lines have as many fields as the first."""
+    """The separator and quotation mark with which most lines have as many fields as the first."""
     single = not any('"' in line for line in lines) and sum("'" in line for line in lines) > 0.8 * len(lines)
     marks = ["'", None] if single else ['"', None]
     best, best_score = None, (0.0, 0)
@@ -171,13 +171,13 @@ def _sniff(lines: Sequence[str], name: str, escape: str | None) -> Dialect:
 
 
 def _escape(copy: Path) -> str | None:
-    """A backslash, if one stands before a quote anywhere in the sample."""
+    """A backslash, if one precedes a quote anywhere in the sample."""
     with copy.open(encoding="utf-8", newline="\n") as file:
         return "\\" if any('\\"' in line for line in file) else None
 
 
 def _all_quoted(lines: Sequence[str], quote: str) -> bool:
-    """Whether a mark stands at the ends of lines as quotes do, and not within words."""
+    """Whether a mark is at the ends of lines, as quotes are, and not within words."""
     return sum(line.startswith(quote) or line.endswith(quote) for line in lines) > 0.8 * len(lines)
 
 
@@ -194,13 +194,13 @@ def _cut(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
 
 
 def _has_header(records: Sequence[Sequence[str]]) -> bool:
-    """Whether the first record names columns: no numbers, no blanks but one, and values that do not come again."""
+    """Whether the first record names columns: no numbers, at most one blank, and values that do not recur."""
     first, rest = [cell.strip() for cell in records[0]], records[1:]
     if any(_is_number(cell) for cell in first) or sum(not cell for cell in first) > 1:
         return False
     columns = [{record[k].strip() for record in rest if k < len(record)} for k in range(len(first))]
-    again = sum(cell in column for cell, column in zip(first, columns, strict=True))
-    return 2 * again < len(first)
+    recurring = sum(cell in column for cell, column in zip(first, columns, strict=True))
+    return 2 * recurring < len(first)
 
 
 def _is_number(text: str) -> bool:
@@ -214,7 +214,7 @@ def _is_number(text: str) -> bool:
 def _read(
     path: Path, name: str, header: Sequence[str], dialect: Dialect, workdir: Path, lists: set[str] | None = None
 ) -> tuple[pl.DataFrame, int]:
-    """All columns as text, and how many lines could not be cut."""
+    """All columns as text, and how many lines could not be split into fields."""
     text, many = pl.String(), pl.List(pl.String())
     columns = {str(k): Column(column, many if column in (lists or ()) else text) for k, column in enumerate(header)}
     table = read_table(path, columns, dialect, _folder(workdir), name=name, skip_bad_lines=True)

@@ -1,7 +1,7 @@
 """Tables from files, with errors that name file, line and value: delimited text (CSV and its cousins) and Parquet.
 
-Clean text without quotes is cut by Polars' own reader. All else is cut by vectorised string operations on lines, so
-that a bad line is a value in a column and not an exception: it can be named, or counted and skipped, while reading.
+Clean text without quotes is parsed by Polars' own reader. Everything else is split by vectorised string operations on
+lines, so that a bad line is a value in a column and not an exception: it can be named, or counted and skipped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from paml.data.readers.text import (
 )
 from paml.errors import DataError, nearest
 
-LONGEST_SHOWN = 60  # characters of a bad value that an error message quotes
+MAX_SHOWN = 60  # characters of a bad value that an error message quotes
 TEXT = pl.String | pl.List
 TIME_FORMATS = {
     "%Y-%m-%d %H:%M:%S%.f": "2021-03-05 10:00:00",
@@ -36,12 +36,12 @@ TIME_FORMATS = {
     "%Y-%m-%d": "2021-03-05",
 }
 """How dates may be written, each with an example."""
-TRIED = 1000  # values that decide how a column of times is written
+TRIED = 1000  # number of values used to detect the format of a time column
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column to take: its name in the file, its type, and what a value must satisfy."""
+    """One column to read: its name in the file, its type, and what a value must satisfy."""
 
     name: str
     dtype: pl.DataType
@@ -53,12 +53,12 @@ class Column:
     step: float | None = None
     list_separator: str = "|"
     key: bool = False
-    """Whether the text is a key, so that 7.0 is written as 7 (a missing value elsewhere may make floats of keys)."""
+    """Whether the text is a key, so that 7.0 is read as 7 (a missing value elsewhere can turn keys into floats)."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A parsed file: its columns and `_line` (or `_row`, of a Parquet file), and which lines were skipped."""
+    """A parsed file: its columns and `_line` (or `_row` for a Parquet file), and which lines were skipped."""
 
     frame: pl.LazyFrame
     bad: pl.Series
@@ -79,10 +79,9 @@ def read_table(
     name: str | None = None,
     skip_bad_lines: bool = False,
 ) -> Table:
-    """Parse a file once into a Parquet file in `workdir`; keys of `columns` name the result's columns.
+    """Parse a file once into a Parquet file in `workdir`; the keys of `columns` name the result's columns.
 
-    Raises DataError for the first bad line, with its number, unless `skip_bad_lines`; `name` is what errors call the
-    file.
+    Raises DataError for the first bad line, with its number, unless `skip_bad_lines`; errors call the file `name`.
     """
     name = name or path.name
     target = workdir / f"{len(list(workdir.iterdir()))}-parsed.parquet"
@@ -94,8 +93,8 @@ def read_table(
         require_text(path)
         _parse_text(plain_text(path, dialect, workdir), name, columns, dialect, target)
     frame = pl.scan_parquet(target, glob=False)
-    if "_wrong" in frame.collect_schema():  # read by Polars alone: nothing is
-        return Table(frame.drop("_wrong"), pl.Series(place, dtype=pl.UInt32))
+    if "_invalid" in frame.collect_schema():  # parsed by Polars alone: no line is bad
+        return Table(frame.drop("_invalid"), pl.Series(place, dtype=pl.UInt32))
     problems = frame.filter(pl.col("_problem").is_not_null())
     if not skip_bad_lines:
         for number, problem in problems.select(place, "_problem").head(1).collect().iter_rows():
@@ -106,7 +105,7 @@ def read_table(
 
 
 def require_columns(columns: Mapping[str, Column], header: Sequence[str], name: str) -> None:
-    """Every column that is asked for is there, once."""
+    """Raise DataError unless every requested column exists exactly once."""
     for column in columns.values():
         if column.name not in header:
             raise DataError(f"has no column '{column.name}'", where=name, remedy=nearest(column.name, header))
@@ -128,10 +127,10 @@ def _parse_text(text: PlainText, name: str, columns: Mapping[str, Column], diale
 
 
 def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> bool:
-    """Let Polars' reader do it all; False if the file is not one that it certainly reads rightly, or has a bad line.
+    """Let Polars' reader do everything; False if it might not read the file correctly, or if there is a bad line.
 
-    The reader refuses lines with too many fields and fills up those with too few; there are none of these if the
-    separators are as many as the rows ask for.
+    The reader refuses lines with too many fields and fills up lines with too few; there are none of the latter if the
+    number of separators is what the rows require.
     """
     width, separator = len(text.header), dialect.separator
     if text.quoted or width < 2 or len(separator) != 1 or not separator.isascii():
@@ -151,19 +150,19 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
     )
     trim = dialect.trim and may_have_spaces(text.path, separator)
     cells = _cells(fields, text.header, columns, replace(dialect, trim=trim), {})
-    wrong = pl.any_horizontal([pl.lit(value=False), *(wrong for cell in cells for wrong, _ in cell.problems)])
-    parsed = fields.select("_line", *(cell.value for cell in cells), _wrong=wrong)
+    invalid = pl.any_horizontal([pl.lit(value=False), *(invalid for cell in cells for invalid, _ in cell.problems)])
+    parsed = fields.select("_line", *(cell.value for cell in cells), _invalid=invalid)
     try:
         parsed.sink_parquet(target, compression="lz4")
     except pl.exceptions.PolarsError:
         return False
     result = pl.scan_parquet(target, glob=False)
-    rows, bad = result.select(pl.len(), pl.col("_wrong").sum()).collect().row(0)
+    rows, bad = result.select(pl.len(), pl.col("_invalid").sum()).collect().row(0)
     return not bad and count(text.path, separator) == (rows + text.skip) * (width - 1)
 
 
 def _read_as(name: str, columns: Mapping[str, Column]) -> pl.DataType:
-    """The type that Polars' reader gives a column: a number only if that is what every use of it asks for."""
+    """The type that Polars' reader gives a column: a number only if every use of it requires a number."""
     asked = {
         pl.Float64() if column.dtype == pl.Datetime else column.dtype
         for column in columns.values()
@@ -174,9 +173,9 @@ def _read_as(name: str, columns: Mapping[str, Column]) -> pl.DataType:
 
 
 def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
-    """Text columns `0`, `1`, ... of each line; `_problem` says why a line could not be cut.
+    """Text columns `0`, `1`, ... of each line; `_problem` says why a line could not be split.
 
-    A quoted field may hold separators and doubled quotes, so lines with a quote are matched as a whole, and only those.
+    A quoted field may contain separators and doubled quotes, so lines with a quote are matched as a whole.
     """
     width, separator, quote = len(text.header), dialect.separator, dialect.field_quote() if text.quoted else None
     lines = (
@@ -184,7 +183,7 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
         .slice(text.skip)
         .with_columns(
             pl.when(pl.col("_line") == 1)
-            .then(pl.col("line").str.strip_prefix("\ufeff"))  # of a byte order mark
+            .then(pl.col("line").str.strip_prefix("\ufeff"))  # a byte order mark
             .otherwise("line")
             .str.strip_chars_end("\r")
             .alias("line")
@@ -193,7 +192,7 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
     )
     has_quote = pl.col("line").str.contains(quote, literal=True) if quote else pl.lit(value=False)
     plain_line = pl.when(~has_quote).then(pl.col("line"))
-    stages = {"_plain": plain_line.str.splitn(separator, width + 1)}  # the last part: what is too much
+    stages = {"_plain": plain_line.str.splitn(separator, width + 1)}  # the last part: excess fields
     if quote:
         stages["_quoted"] = pl.when(has_quote).then(pl.col("line")).str.extract_groups(record_pattern(width, dialect))
     plain, quoted = pl.col("_plain").struct, pl.col("_quoted").struct
@@ -209,9 +208,9 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
         return value.str.replace_all(ESCAPED_QUOTE, quote, literal=True) if dialect.escape else value
 
     too_few, too_many = plain.field(f"field_{width - 1}").is_null(), plain.field(f"field_{width}").is_not_null()
-    wrong = ~has_quote & (too_few | too_many)
-    found = pl.when(wrong).then(pl.col("line")).str.count_matches(separator, literal=True) + 1
-    problems: list[pl.Expr] = [pl.when(wrong).then(pl.format(f"{{}} fields where {width} are expected", found))]
+    bad = ~has_quote & (too_few | too_many)
+    found = pl.when(bad).then(pl.col("line")).str.count_matches(separator, literal=True) + 1
+    problems: list[pl.Expr] = [pl.when(bad).then(pl.format(f"{{}} fields where {width} are expected", found))]
     if quote:
         unmatched = has_quote & quoted.field("1").is_null() & quoted.field("2").is_null()
         open_quote = pl.lit(f"quotes that do not close, or not the {width} fields expected")
@@ -222,7 +221,7 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
 
 
 def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> None:
-    """A Parquet file's columns as text, numbers or lists in `target`, checked like those of text files."""
+    """Write a Parquet file's columns as text, numbers or lists to `target`, checked like those of text files."""
     try:
         frame = pl.scan_parquet(path, glob=False)
         schema = frame.collect_schema()
@@ -239,7 +238,7 @@ def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect
 def _time_formats(
     fields: pl.LazyFrame, header: Sequence[str], columns: Mapping[str, Column], dialect: Dialect
 ) -> dict[str, str | None]:
-    """How each time column is written, by most of its first values: a format, or None for a number."""
+    """The format that fits most of the first values of each time column; None for a number."""
     formats: dict[str, str | None] = {}
     for alias, column in columns.items():
         if isinstance(column.dtype, pl.Datetime):
@@ -259,7 +258,7 @@ def _seconds(text: pl.Expr, time_format: str) -> pl.Expr:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A column's values, and what can be wrong with them: where, and the complaint."""
+    """A column's values, and its problems: where a value is invalid, and the message."""
 
     value: pl.Expr
     problems: list[tuple[pl.Expr, pl.Expr]]
@@ -272,11 +271,11 @@ def _with_problems(
     dialect: Dialect,
     formats: Mapping[str, str | None],
 ) -> pl.LazyFrame:
-    """Turn fields into types; the first complaint about a line is kept in `_problem`."""
+    """Convert fields to their types; the first problem of a line is kept in `_problem`."""
     cells = _cells(fields, header, columns, dialect, formats)
-    complaints = [pl.when(wrong).then(complaint) for cell in cells for wrong, complaint in cell.problems]
+    messages = [pl.when(invalid).then(message) for cell in cells for invalid, message in cell.problems]
     place = fields.collect_schema().names()[0]
-    return fields.select(place, *(cell.value for cell in cells), _problem=pl.coalesce("_problem", *complaints))
+    return fields.select(place, *(cell.value for cell in cells), _problem=pl.coalesce("_problem", *messages))
 
 
 def _cells(
@@ -286,7 +285,7 @@ def _cells(
     dialect: Dialect,
     formats: Mapping[str, str | None],
 ) -> list[_Cell]:
-    """Every column's type and checks."""
+    """The typed values and the problems of every column."""
     dtypes = fields.collect_schema()
     cells: list[_Cell] = []
     for alias, column in columns.items():
@@ -299,16 +298,16 @@ def _cells(
         elif isinstance(column.dtype, pl.String):
             value = _as_text(value, dtype, key=column.key)
         else:
-            value, wrong, expected = _number(column, value, blank, formats.get(alias))
-            shown = pl.when(wrong).then(text).str.head(LONGEST_SHOWN)
-            complaint = pl.concat_str(pl.lit(f"{column.name} '"), shown, pl.lit(f"' is not {expected}"))
-            problems.append((wrong, complaint))
+            value, invalid, expected = _number(column, value, blank, formats.get(alias))
+            shown = pl.when(invalid).then(text).str.head(MAX_SHOWN)
+            message = pl.concat_str(pl.lit(f"{column.name} '"), shown, pl.lit(f"' is not {expected}"))
+            problems.append((invalid, message))
         cells.append(_Cell(value.alias(alias), problems))
     return cells
 
 
 def _blank_as_null(cell: pl.Expr, dtype: pl.DataType, dialect: Dialect) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
-    """A field's value (null if blank), the same as text, and whether it is blank."""
+    """A field's value (null if blank), its text, and whether it is blank."""
     if isinstance(dtype, pl.String):
         text = cell.str.strip_chars() if dialect.trim else cell
         blank = text.is_null() | (text.is_in(["", *dialect.blanks]) if dialect.blanks else text == "")
@@ -319,7 +318,7 @@ def _blank_as_null(cell: pl.Expr, dtype: pl.DataType, dialect: Dialect) -> tuple
 
 
 def _as_text(value: pl.Expr, dtype: pl.DataType, *, key: bool) -> pl.Expr:
-    """Text; whole numbers that a missing value elsewhere turned into floats are whole again: 7.0 is 7."""
+    """Text; whole numbers that a missing value elsewhere turned into floats become whole again: 7.0 is 7."""
     if key and isinstance(dtype, pl.String):
         return value.map_batches(whole_keys, return_dtype=pl.String(), is_elementwise=True)
     if not dtype.is_float():
@@ -329,7 +328,7 @@ def _as_text(value: pl.Expr, dtype: pl.DataType, *, key: bool) -> pl.Expr:
 
 
 def whole_keys(keys: pl.Series) -> pl.Series:
-    """Keys in which 7.0 is written as 7; a look for `.0` alone is much cheaper, and mostly enough."""
+    """Keys in which 7.0 is written as 7; a search for `.0` alone is much cheaper, and usually enough."""
     if not keys.str.contains(".0", literal=True).any():
         return keys
     return keys.str.replace(r"^(-?\d+)\.0+$", "$1")
@@ -342,21 +341,21 @@ def _as_list(value: pl.Expr, dtype: pl.DataType, separator: str) -> pl.Expr:
 
 
 def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | None) -> tuple[pl.Expr, pl.Expr, str]:
-    """A number (of a time: seconds), where it is wrong, and what would be right."""
+    """A number (seconds for a time), where it is invalid, and what is expected."""
     if time_format is not None:
         seconds = _seconds(value, time_format)
         return seconds, ~blank & seconds.is_null(), f"a date like {TIME_FORMATS[time_format]}"
     is_time = isinstance(column.dtype, pl.Datetime)
     dtype = pl.Float64() if is_time else column.dtype
     value = value.cast(dtype, strict=False)
-    wrong = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
+    invalid = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
     if column.low is not None and column.high is not None:
-        wrong |= ((value < column.low) | (value > column.high)).fill_null(False)
+        invalid |= ((value < column.low) | (value > column.high)).fill_null(False)
     if column.step is not None and column.low is not None:
         steps = (value - column.low) / column.step
-        wrong |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
+        invalid |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
     number = "a number or a date like 2021-03-05" if is_time else "a number"
-    return value, wrong, number if column.low is None else _scale(column)
+    return value, invalid, number if column.low is None else _scale(column)
 
 
 def _scale(column: Column) -> str:

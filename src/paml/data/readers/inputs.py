@@ -1,4 +1,4 @@
-"""Input files: a folder or a zip archive as one thing, checksums, and what a file really is."""
+"""Input files: folders and zip archives alike, checksums, and the actual type of a file."""
 
 import hashlib
 import lzma
@@ -20,9 +20,9 @@ MAGIC = {
 
 
 class InputFolder:
-    """Files by name, from a folder or from a zip archive (unpacked into `workdir` when asked for).
+    """Files by name, from a folder or from a zip archive (unpacked into `workdir` on demand).
 
-    Without `search`, a name is a path from the folder and nothing else: folders below are not looked into.
+    Without `search`, a name is a path relative to the folder: subfolders are not searched.
     """
 
     def __init__(self, path: Path, workdir: Path, *, search: bool = True) -> None:
@@ -43,12 +43,12 @@ class InputFolder:
                 remedy = "give a folder or download the archive again"
                 raise DataError(f"not a complete zip archive ({error})", where=path, remedy=remedy) from None
             problem = f"is {what or 'a single file'}, not a folder or zip archive"
-            raise DataError(problem, where=path, remedy="give the folder it lies in") from None
+            raise DataError(problem, where=path, remedy="give the folder that contains it") from None
         self._names = {name for name in self._archive.namelist() if not name.endswith("/")}
 
     def file(self, name: str) -> Path:
-        """Path of the file called `name`: at that path from here, or in the only folder that has it."""
-        if self._archive is None and (self.path / name).is_file():  # an absolute path, too, or one that leads out
+        """Path of the file called `name`: at that relative path, or in the only subfolder that has it."""
+        if self._archive is None and (self.path / name).is_file():  # also an absolute path, or one that leads outside
             return self.path / name
         name = posixpath.normpath(name)  # ./ratings.csv is ratings.csv
         found = sorted(entry for entry in self._names if entry == name or entry.endswith(f"/{name}"))
@@ -70,7 +70,7 @@ class InputFolder:
         return self._unpacked[entry]
 
     def first_of(self, *names: str) -> Path:
-        """The first of several possible files that is there; the error is about the first name."""
+        """The first of several possible files that exists; if none does, the error names the first."""
         present = {entry.rsplit("/", 1)[-1] for entry in self._names}
         return self.file(next((name for name in names if name in present), names[0]))
 
@@ -89,7 +89,7 @@ class InputFolder:
 
 
 def checksum(*paths: Path) -> str:
-    """SHA-256 over the contents of files, in the order given."""
+    """SHA-256 of the contents of the files, in the given order."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -99,7 +99,7 @@ def checksum(*paths: Path) -> str:
 
 
 def kind_of(path: Path) -> str | None:
-    """What a file is if it is compressed or Parquet, by its first bytes."""
+    """The type of a compressed or Parquet file, by its first bytes; None for other files."""
     with path.open("rb") as file:
         head = file.read(4)
     return next((what for magic, what in MAGIC.items() if head.startswith(magic)), None)

@@ -8,9 +8,9 @@ from paml.errors import DataError
 
 
 def parquet_fields(frame: pl.LazyFrame, asked: Sequence[tuple[str, pl.DataType]], name: str) -> pl.LazyFrame:
-    """`_row` and the asked columns, called by their places: `0`, `1`, ...; `asked` are names and what they shall be.
+    """`_row` and the requested columns, named by position: `0`, `1`, ...; `asked` has names and expected types.
 
-    Refuses columns that hold something else than values, or lists of values where a list is asked for.
+    Refuses columns that do not hold single values, or lists of them where a list is expected.
     """
     schema = frame.collect_schema()
     for column, wanted in asked:
@@ -23,7 +23,7 @@ def parquet_fields(frame: pl.LazyFrame, asked: Sequence[tuple[str, pl.DataType]]
 
 
 def _require_values(column: str, dtype: pl.DataType, wanted: pl.DataType, name: str) -> None:
-    """Refuse what is neither a value nor, where one is expected, a list of values."""
+    """Refuse a column that holds neither single values nor, where lists are expected, lists of them."""
     single = "a column of single values is expected"
     if isinstance(dtype, pl.List | pl.Array):
         if not isinstance(wanted, pl.List):
@@ -37,7 +37,7 @@ def _require_values(column: str, dtype: pl.DataType, wanted: pl.DataType, name: 
 
 
 def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Numbers, truth values, text and lists of text as they are; times in seconds; all else (categories) as text."""
+    """Numbers, Booleans, text and lists of text unchanged; times in seconds; everything else (categories) as text."""
     if isinstance(dtype, pl.Array):
         column, dtype = column.arr.to_list(), pl.List(dtype.inner)
     if isinstance(dtype, pl.List):

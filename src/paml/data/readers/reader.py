@@ -1,4 +1,4 @@
-"""Reading the files of one request: what every source of files needs, whatever its formats."""
+"""Reading the files of one request: what every file-based source needs, whatever its formats."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from paml.errors import SettingsError
 
 
 class TableReader:
-    """Reads tables with the request's manners, and remembers which files they were and what was skipped."""
+    """Reads tables with the request's options, and records which files were read and which lines were skipped."""
 
     def __init__(self, request: LoadRequest) -> None:
         self._request = request
@@ -30,25 +30,25 @@ class TableReader:
         return InputFolder(self._request.path, self._request.workdir)
 
     def read(self, role: str, path: Path, columns: Mapping[str, Column], dialect: Dialect) -> pl.LazyFrame:
-        """A table's columns; `role` is `interactions`, `user`, `item`, or what else the table is for."""
+        """A table's columns; `role` is `interactions`, `user`, `item`, or another use of the table."""
         self.count_in(path)
         self._files[role] = path.name
         request = self._request
         with request.progress.step(f"reading {path.name}"):
             table = read_table(path, columns, dialect, request.workdir, skip_bad_lines=request.skip_bad_lines)
-        before = self._bad.get(path)  # one wide file is read for several roles: a bad line is one
+        before = self._bad.get(path)  # one wide file may be read for several roles: count a bad line once
         self._bad[path] = table.bad if before is None else pl.concat([before, table.bad]).unique()
         return table.frame
 
     def count_in(self, path: Path) -> None:
-        """Let a file's content be part of the checksum."""
+        """Include a file's content in the checksum."""
         if path not in self._paths:
             self._paths.append(path)
 
     def raw(
         self, schema: Schema, interactions: pl.LazyFrame, users: pl.LazyFrame, items: pl.LazyFrame, **more: Any
     ) -> RawData:
-        """The three tables with all that is known about where they came from."""
+        """The three tables with everything known about their origin."""
         return RawData(
             schema=schema,
             users=users,

@@ -1,7 +1,7 @@
-"""Text files before they are cut into fields: dialects, encodings, escapes, and records that span several lines.
+"""Text files before they are split into fields: dialects, encodings, escapes, and records that span several lines.
 
-Whatever a file looks like, `plain_text` yields UTF-8 with one record per line and doubled quotes, under the line
-numbers of the original: what `delimited` reads. A file that is like that already is not copied.
+Whatever a file looks like, `plain_text` yields UTF-8 with one record per line and doubled quotes, with the line
+numbers of the original: this is what `delimited` reads. A file that already has this form is not copied.
 """
 
 import csv
@@ -17,32 +17,32 @@ from paml.errors import DataError
 
 ATOMIC = (".inter", ".user", ".item")  # endings of RecBole's files
 BLOCK = 1 << 20
-LONGEST_RECORD = 100  # lines that one record may span
-LINE_BREAK = "\x1f"  # stands for a line break inside a quoted field
-ESCAPED_QUOTE = "\x1e"  # stands for a quotation mark that an escape character makes part of the value
+MAX_RECORD_LINES = 100
+LINE_BREAK = "\x1f"  # replaces a line break inside a quoted field
+ESCAPED_QUOTE = "\x1e"  # replaces an escaped quotation mark, which is part of the value
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a text file is written."""
+    """The format of a text file."""
 
     separator: str = ","
     quote: str | None = '"'
     encoding: str = "utf-8"
     header: Sequence[str] | None = None
-    """Column names where the file has no header line."""
+    """Column names if the file has no header line."""
     escape: str | None = None
     """Character before a quote that belongs to the value; quotes may always be doubled instead."""
     blanks: Sequence[str] = ()
     """Values that mean "not known", such as NULL."""
     trim: bool = True
-    """Whether white space of any kind (Unicode's, so no-break spaces, too) at the ends of a value does not count."""
+    """Whether to strip white space (all of Unicode's, so also no-break spaces) from both ends of a value."""
     typed_header: bool = False
     """Whether the header states types, as in RecBole's atomic files: `user_id:token`."""
 
     @property
     def is_utf8(self) -> bool:
-        """Whether Polars can read the file as it is."""
+        """Whether Polars can read the file without conversion."""
         return self.encoding.lower() in {"utf-8", "utf8", "ascii"}
 
     def field_quote(self) -> str | None:
@@ -52,7 +52,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class PlainText:
-    """A UTF-8 file with one record per line, its columns, and what is known of it."""
+    """A UTF-8 file with one record per line, its columns, and what is known about it."""
 
     path: Path
     header: Sequence[str]
@@ -65,7 +65,7 @@ class PlainText:
 
 
 def plain_text(path: Path, dialect: Dialect, workdir: Path) -> PlainText:
-    """Bring a file into the one form that is read further, copying it only if it must change."""
+    """Convert a file to the one form that `delimited` reads, copying it only if it must change."""
     text = path
     if not dialect.is_utf8 or dialect.escape:
         text = _rewrite(path, dialect, workdir)
@@ -86,7 +86,7 @@ def count(path: Path, character: str) -> int:
 
 
 def may_have_spaces(path: Path, separator: str) -> bool:
-    """Whether there may be white space within lines besides an ASCII separator; text beyond ASCII may hold some."""
+    """Whether lines may contain white space other than an ASCII separator; non-ASCII text may always contain some."""
     spaces = [space.encode() for space in " \t\v\f" if space != separator]
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -104,7 +104,7 @@ def record_pattern(width: int, dialect: Dialect) -> str:
 
 
 def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
-    """A UTF-8 copy without escape characters (only before quotes and themselves they are some), made in blocks."""
+    """A UTF-8 copy without escape characters (they only escape quotes and themselves), written in blocks."""
     target = workdir / f"{len(list(workdir.iterdir()))}-utf8-{path.name}"
     escape, quote = dialect.escape, dialect.field_quote() or ""
     escaped = re.compile(re.escape(escape) + f"([{re.escape(escape + quote)}])") if escape and escape != quote else None
@@ -128,7 +128,7 @@ def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
 
 
 def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
-    """Column names, and how many lines at the top hold them."""
+    """Column names, and the number of header lines."""
     with text.open("rb") as file:
         first = file.readline(BLOCK)
     if not first.endswith(b"\n") and b"\r" in first.rstrip(b"\r"):
@@ -156,10 +156,10 @@ def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
 
 
 def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) -> Path:
-    """Put records that a line break in a quoted field spreads over several lines on one line.
+    """Join records that a line break in a quoted field spreads over several lines.
 
-    Such a record begins and ends with lines that hold an odd number of quotes; two neighbouring such lines are joined
-    if together they are a record of the right width. Blank lines follow it, so that all others keep their numbers.
+    Such a record begins and ends with lines that have an odd number of quotes; the lines between two such lines are
+    joined if together they form a record of the expected width. Blank lines are added so that line numbers stay valid.
     """
     quotes = pl.col("line").str.count_matches(dialect.quote or "", literal=True)
     lines = pl.scan_lines(text, row_index_name="_line", glob=False).filter(quotes % 2 == 1)
@@ -183,9 +183,9 @@ def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) ->
 def _folded(
     lines: Iterator[str], odd: Sequence[int], last_line: re.Pattern[str], record: re.Pattern[str]
 ) -> Iterator[str]:
-    """Lines with broken records joined; `odd` numbers the lines with an odd number of quotes, in order.
+    """Lines with broken records joined; `odd` lists the numbers of lines with an odd number of quotes.
 
-    `last_line` matches lines that close a quote, so that the whole is only tried where it may succeed.
+    `last_line` matches lines that close a quote, so that `record` is only tried where it can succeed.
     """
     closing = dict(pairwise(odd))
     waiting: list[str] = []
@@ -201,28 +201,28 @@ def _folded(
             continue
         yield from waiting[:-1]  # bad lines, or none; this line may begin a record
         waiting, until = [line], closing.get(number, -1)
-        if not number < until <= number + LONGEST_RECORD:
+        if not number < until <= number + MAX_RECORD_LINES:
             yield line
             waiting, until = [], -1
     yield from waiting
 
 
 def no_line_feeds(name: str) -> DataError:
-    """A text of one endless line, to whoever looks for line feeds."""
-    remedy = "write it with line feeds, as all systems of today do"
+    """The error for a text without line feeds, which would be one endless line."""
+    remedy = "write it with line feeds, as all current systems do"
     return DataError("has lines that end in carriage returns alone", where=name, remedy=remedy)
 
 
 def not_decodable(text: Path, name: str, encoding: str, error: Exception) -> DataError:
-    """Find the line that is not in the encoding; only called when reading has failed."""
+    """The error that names the line not in the encoding; only called when reading has failed."""
     remedy = "state the file's encoding, for example latin-1"
-    if encoding.lower().startswith(("utf-16", "utf16", "utf-32", "utf32")):  # lines cannot be told apart as bytes
+    if encoding.lower().startswith(("utf-16", "utf16", "utf-32", "utf32")):  # bytes cannot be split into lines
         return DataError(f"is not {encoding} ({error})", where=name, remedy=remedy)
     with text.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 line.decode(encoding)
-            except UnicodeDecodeError as wrong:
-                byte = wrong.object[wrong.start]
+            except UnicodeDecodeError as failure:
+                byte = failure.object[failure.start]
                 return DataError(f"byte 0x{byte:02x} is not {encoding}", where=f"{name} line {number}", remedy=remedy)
     return DataError(f"cannot be read ({error})", where=name, remedy="check that it is a text file")

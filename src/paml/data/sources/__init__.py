@@ -1,12 +1,12 @@
-"""Sources: where raw tables come from. The registry is this dict; a further source is a further line.
+"""Sources: where raw tables come from. The registry is this dict; a new source is one more entry.
 
-base          what a source delivers, and what it is given
-synthetic     an embedded world of ratings or clicks, made by a seed
+base          what a source is given and returns
+synthetic     an embedded world of ratings or clicks, generated from a seed
 movielens     MovieLens, all releases
 bookcrossing  Book-Crossing
 taobao        Ali_Display_Ad_Click
-schema_file   somebody's own files with a schema file
-download      official archives, fetched once, resumed and checked
+schema_file   your own files with a schema file
+download      official archives, downloaded once, resumed and checked
 """
 
 from paml.data.sources import bookcrossing, movielens, schema_file as tables, synthetic, taobao
@@ -22,7 +22,7 @@ SOURCES: dict[str, Source] = {
     for source in (
         Source(
             "synthetic",
-            "embedded world of ratings or clicks, made by a seed",
+            "embedded world of ratings or clicks, generated from a seed",
             synthetic.SyntheticSettings,
             synthetic.load,
             _NOTHING,
@@ -66,7 +66,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "ml-latest",
-            "any later MovieLens release (ratings.csv, movies.csv), ml-latest-small too",
+            "any later MovieLens release (ratings.csv, movies.csv), including ml-latest-small",
             movielens.ReleaseSettings,
             movielens.load_release,
             _FILES,

@@ -1,4 +1,4 @@
-"""What every source delivers, and what it is given to do so."""
+"""What every source is given, and what it returns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from paml.settings import Settings
 class RawData:
     """Three raw tables and their schema; keys may be of any type that the tables agree on.
 
-    `users` has the key `user`, the user fields, and optionally `_log` (how much log data there is of a user, if that is
-    more than the interactions: implicit ratings, say), `items` the key `item` and the item fields, `interactions` has
-    `user`, `item`, `target`, optionally `time` (a number) and the context fields.
+    `users` has the key `user`, the user fields, and optionally `_log` (how much log data a user has, if that is more
+    than the interactions: for example implicit ratings); `items` has the key `item` and the item fields; `interactions`
+    has `user`, `item`, `target`, optionally `time` (a number), and the context fields.
     """
 
     schema: Schema
@@ -26,26 +26,26 @@ class RawData:
     items: pl.LazyFrame
     interactions: pl.LazyFrame
     checksum: str
-    """Identifies what the tables were read or made from."""
+    """Identifies the input that the tables were read or generated from."""
     bad_lines: int = 0
     """Lines that were skipped because they could not be read."""
     best: str | None = None
-    """Name of the fact that the interactions' column `_best` holds: each row's least reachable expected loss."""
+    """Name of the fact in the interactions' column `_best`: each row's lowest reachable expected loss."""
     notes: tuple[str, ...] = ()
-    """What was left out or is not known, in sentences for people."""
+    """What was left out or is unknown, in sentences for people."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Names of the files that users, items and interactions were read from, for error messages."""
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What a source may use: where the input lies, its settings, and a folder for temporary files."""
+    """What a source may use: the path of the input, its settings, and a folder for temporary files."""
 
     path: Path | None
     settings: Settings
     workdir: Path
     extra: Path | None = None
-    """A further file that completes the input."""
+    """A further file that adds to the input."""
     schema: Path | None = None
     """A file that describes the input."""
     skip_bad_lines: bool = False
@@ -54,7 +54,7 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class Paper:
-    """What the paper prints about a data set (Tab. 1, Sec. 5, Tab. 7), to stand beside what we find."""
+    """What the paper reports about a data set (Tab. 1, Sec. 5, Tab. 7), for comparison with ours."""
 
     users: int
     items: int
@@ -65,7 +65,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Source:
-    """A kind of input: how it is called, what it takes, and the function that reads it."""
+    """A kind of input: its name, what it takes, and the function that reads it."""
 
     name: str
     summary: str
@@ -74,5 +74,5 @@ class Source:
     takes: frozenset[str]
     """Which of the inputs `path`, `extra` and `schema` it knows."""
     archive: Archive | None = None
-    """What is fetched if no input is given."""
+    """What is downloaded if no input is given."""
     paper: Paper | None = None

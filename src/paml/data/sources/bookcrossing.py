@@ -1,9 +1,9 @@
 """Book-Crossing (Ziegler et al., WWW 2005): explicit ratings 1 to 10; a rating of 0 is implicit and left out.
 
-Implicit ratings do count as log data where users are ranked by it: that comes nearest the paper's number of users.
+Implicit ratings do count as log data for ranking users: that comes closest to the paper's number of users.
 Two forms are read: the original dump (`BX-*.csv`: latin-1, `;`, backslash escapes) and the later one in UTF-8
-(`Ratings.csv`, `Users.csv`, `Books.csv`). A location is "city, state, country"; what is not written in letters is
-garbled, and so a wrong value (paper, Sec. D.1).
+(`Ratings.csv`, `Users.csv`, `Books.csv`). A location is "city, state, country"; a state or country with
+other characters than letters and punctuation is garbled, hence invalid (paper, Sec. D.1).
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ ARCHIVE = Archive(
     "http://www2.informatik.uni-freiburg.de/~cziegler/BX/",
 )
 TEXT = pl.String()
-YEARS = (1800, 2005)  # the dump is of 2004; other years are 0 or typing errors
+YEARS = (1800, 2005)  # the dump dates from 2004; other years are 0 or typos
 WORDS = r"[\p{L}][\p{L}\p{M} .,'`´’()/&-]*"
 
 NAMES = {"Book-Ratings": "Ratings", "Users": "Users", "Books": "Books"}
@@ -52,7 +52,7 @@ COLUMNS = {
 
 
 class BookCrossingSettings(Settings):
-    """Book-Crossing has none of its own."""
+    """Book-Crossing has no settings of its own."""
 
 
 def load(request: LoadRequest) -> RawData:
@@ -65,16 +65,16 @@ def load(request: LoadRequest) -> RawData:
         for (role, columns), file in zip(COLUMNS.items(), files, strict=True)
     )
     explicit = ratings.filter(pl.col("target") > 0)
-    met = explicit.select("item").unique()
+    rated = explicit.select("item").unique()
     implicit, missing = (
         frame.select(pl.len()).collect().item()
-        for frame in (ratings.filter(pl.col("target") == 0), met.join(books, on="item", how="anti"))
+        for frame in (ratings.filter(pl.col("target") == 0), rated.join(books, on="item", how="anti"))
     )
     notes = (
         f"{implicit:,} implicit ratings (0) left out",
-        f"{missing:,} rated books are not among the described ones: their year, publisher and author are unknown",
+        f"{missing:,} rated books have no description: their year, publisher and author are unknown",
     )
-    items = met.sort("item").join(_books(books), on="item", how="left", maintain_order="left")
+    items = rated.sort("item").join(_books(books), on="item", how="left", maintain_order="left")
     log = ratings.group_by("user").agg(_log=pl.len().cast(pl.Int64))
     users = (
         _users(users).join(log, on="user", how="left", maintain_order="left").with_columns(pl.col("_log").fill_null(0))
@@ -83,7 +83,7 @@ def load(request: LoadRequest) -> RawData:
 
 
 def _dialect(path: Path) -> Dialect:
-    """The original dump or the later form, by the file's name; the later one is found with either separator."""
+    """The original dump or the later form, by the file's name; the later form exists with either separator."""
     if path.name.startswith("BX-"):
         return Dialect(";", '"', "latin-1", escape="\\", blanks=("NULL",), trim=False)
     with path.open("rb") as file:
@@ -102,7 +102,7 @@ def _users(users: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _books(books: pl.LazyFrame) -> pl.LazyFrame:
-    """Names as people write them, and only possible years."""
+    """Names without HTML entities, and only plausible years."""
     year = pl.col("year").cast(pl.Int64, strict=False)
     names = pl.col("title", "author", "publisher").str.replace_all("&amp;", "&", literal=True)
     return books.with_columns(names, year=pl.when(year.is_between(*YEARS)).then(year).cast(pl.String)).drop("_line")

@@ -1,8 +1,8 @@
-"""Official archives fetched once into a cache folder: resumed where a connection broke, checked, and never half there.
+"""Official archives downloaded once into a cache folder: resumed after a broken connection, checked, never incomplete.
 
-A download grows as `NAME.part` and gets its own name only when size and checksum are right. Beside it `NAME.part.tag`
-keeps what the server calls this version of the file, so that parts of two versions are never glued together, and
-`.NAME.lock` lets one process at a time write; the operating system frees it when that process ends, however it ends.
+A download grows as `NAME.part` and gets its final name only when size and checksum are correct. Next to it,
+`NAME.part.tag` keeps the server's tag for this version of the file, so that parts of two versions are never mixed, and
+`.NAME.lock` lets one process write at a time; the operating system releases it when that process ends for any reason.
 """
 
 import hashlib
@@ -37,22 +37,22 @@ from paml.files import write_text
 from paml.progress import SILENT, Progress, Step
 
 HOME_VARIABLE = "PAML_DATA_HOME"
-BLOCK = 1 << 16  # bytes read at once: what a broken connection can cost
-PASSING = {408, 429, 500, 502, 503, 504}  # states of a server that may be over in a moment
+BLOCK = 1 << 16  # bytes read at once: the most that a broken connection can lose
+PASSING = {408, 429, 500, 502, 503, 504}  # status codes of errors that may be temporary
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that its publisher offers for download, and how to know it."""
+    """A file that its publisher offers for download, and how to recognise it."""
 
     name: str
     """File name in the cache folder, for example `ml-1m.zip`."""
     url: str
     size: int | None
-    """Bytes; None where the publisher changes the file now and then."""
+    """Bytes; None if the publisher changes the file from time to time."""
     md5: str | None
     page: str
-    """Where people find it, with its terms of use."""
+    """Web page of the data set, with its terms of use."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ PATIENCE = Patience()
 
 
 def data_home() -> Path:
-    """The folder of downloaded archives: PAML_DATA_HOME if set, else the platform's place for caches."""
+    """The folder of downloaded archives: PAML_DATA_HOME if set, otherwise the platform's cache folder."""
     given = os.environ.get(HOME_VARIABLE)
     return Path(given).expanduser() if given else platformdirs.user_cache_path("paml", appauthor=False)
 
@@ -77,8 +77,8 @@ def fetch(
 ) -> Path:
     """The verified archive in `home`, downloaded if it is not there yet.
 
-    A file that is there is checked every time: 260 MB take about a second, and a model trained on a damaged file
-    would be wrong without a word. A wrong one is an error and stays: it may be somebody's own.
+    An existing file is checked every time: 260 MB take about a second, and a model trained on a damaged file would be
+    wrong without any warning. A file that fails the check is an error and is kept: it may be the user's own.
     """
     home = data_home() if home is None else home
     target = home / archive.name
@@ -86,7 +86,7 @@ def fetch(
         try:
             home.mkdir(parents=True, exist_ok=True)
             with _alone(home, archive, progress):
-                if not target.exists():  # else another process fetched it while this one waited
+                if not target.exists():  # another process may have fetched it in the meantime
                     with progress.step(f"downloading {archive.name}", archive.size, in_bytes=True) as step:
                         return _Download(archive, target, step).run(patience)
         except OSError as error:
@@ -106,7 +106,7 @@ def fetch(
 
 @contextmanager
 def _alone(home: Path, archive: Archive, progress: Progress) -> Iterator[None]:
-    """One process at a time; whoever waits is told so. The lock file stays: removing it would race with a waiter."""
+    """One process at a time; progress shows the waiting. The lock file stays: removing it would race with a waiter."""
     lock = FileLock(home / f".{archive.name}.lock")
     try:
         lock.acquire(timeout=0)
@@ -120,7 +120,7 @@ def _alone(home: Path, archive: Archive, progress: Progress) -> Iterator[None]:
 
 
 def _problem(path: Path, archive: Archive) -> str | None:
-    """What is wrong with a file that should be the archive, in words; the size first, as it costs nothing."""
+    """What is wrong with a file that should be the archive; the size is checked first, as it costs nothing."""
     size = path.stat().st_size
     if archive.size is not None and size != archive.size:
         return f"has {size:,} bytes where {archive.size:,} are expected"
@@ -133,11 +133,11 @@ def _problem(path: Path, archive: Archive) -> str | None:
 
 
 class _BrokenError(Exception):
-    """An attempt that failed in a way that the next one may not."""
+    """A failed attempt that is worth repeating."""
 
 
 class _Download:
-    """One archive on its way: its part on disk, and how much of it the progress has shown."""
+    """A download in progress: its part on disk, and how much of it the progress has shown."""
 
     def __init__(self, archive: Archive, target: Path, step: Step) -> None:
         self._archive, self._target, self._step = archive, target, step
@@ -146,7 +146,7 @@ class _Download:
         self._shown = 0
 
     def run(self, patience: Patience) -> Path:
-        """Attempt until the part is whole, check it, and give it its name."""
+        """Try until the part is complete, check it, and give it its final name."""
         for attempt, pause in enumerate((*patience.pauses, None), start=2):
             try:
                 self._attempt(patience.timeout)
@@ -165,14 +165,14 @@ class _Download:
         return self._target
 
     def _attempt(self, timeout: float) -> None:
-        """Ask for what is missing and append it; for everything where the server has another version, or no parts."""
+        """Request the missing bytes and append them; all bytes if the file changed or the server cannot send ranges."""
         have = self._part.stat().st_size if self._part.exists() else 0
         self._show(have)
         if have and have == self._archive.size:
             return
         headers = {"User-Agent": "paml"}
         tag = self._tag.read_text(encoding="utf-8") if self._tag.exists() else ""
-        if have and (tag or self._archive.md5):  # without either, a mixture of two versions could not be told
+        if have and (tag or self._archive.md5):  # without either, a mixture of two versions would not be noticed
             headers |= {"Range": f"bytes={have}-"} | ({"If-Range": tag} if tag else {})
         response = self._open(Request(self._archive.url, headers=headers), have, timeout)  # noqa: S310 (see _opener)
         if response is None:
@@ -181,17 +181,17 @@ class _Download:
             partial = response.status == HTTPStatus.PARTIAL_CONTENT
             if partial and not (response.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
                 self._forget()
-                raise _BrokenError("the server sent another part than it was asked for")
+                raise _BrokenError("the server sent a different part than requested")
             expected = self._archive.size
             total = None if response.length is None else response.length + (have if partial else 0)
-            if expected is not None and total is not None and total != expected:  # a login page, say: keep the part
+            if expected is not None and total is not None and total != expected:  # perhaps a login page: keep the part
                 raise self._failed(f"the server offers {total:,} bytes where {expected:,} are expected")
             if not partial:
                 self._begin(response)
             self._receive(response, total or expected)
 
     def _open(self, request: Request, have: int, timeout: float) -> HTTPResponse | None:
-        """The server's answer, or None if it says that nothing is missing."""
+        """The server's response, or None if it says that nothing is missing."""
         try:
             response: HTTPResponse = _opener().open(request, timeout=timeout)
             return response
@@ -201,8 +201,8 @@ class _Download:
                     whole = re.fullmatch(r"bytes \*/(\d+)", error.headers["Content-Range"] or "")
                     if whole and int(whole[1]) == have:
                         return None
-                    self._forget()  # longer than what the server has: a part of something else
-                    raise _BrokenError("the part on disk is not of this file") from None
+                    self._forget()  # longer than the server's file: a part of something else
+                    raise _BrokenError("the part on disk does not belong to this file") from None
                 reason = f"the server says {error.code} {error.reason}"
                 raise (_BrokenError(reason) if error.code in PASSING else self._failed(reason)) from None
         except URLError as error:
@@ -210,12 +210,12 @@ class _Download:
                 raise self._failed(f"the server's certificate is not valid: {error.reason.verify_message}") from None
             if isinstance(error.reason, OSError):
                 raise _BrokenError(_reason(error.reason)) from None
-            raise self._failed(str(error.reason)) from None  # an address that cannot be asked at all
+            raise self._failed(str(error.reason)) from None  # not an address that can be requested
         except (OSError, HTTPException) as error:
             raise _BrokenError(_reason(error)) from None
 
     def _receive(self, response: HTTPResponse, total: int | None) -> None:
-        """Append the body; a connection that ends too early looks like an end and is told apart by the length."""
+        """Append the body; a connection that ends too early looks like the end, so the length is compared."""
         with self._part.open("ab") as part:
             for block in _blocks(response):
                 part.write(block)
@@ -224,7 +224,7 @@ class _Download:
             raise _BrokenError(f"the connection ended after {self._shown:,} of {total:,} bytes")
 
     def _begin(self, response: HTTPResponse) -> None:
-        """Start again from nothing; the tag is written before the first byte that it stands for."""
+        """Start from the beginning; the tag is written before the first byte that it belongs to."""
         self._part.write_bytes(b"")
         self._show(0)
         strong = response.headers["ETag"] or ""
@@ -239,7 +239,7 @@ class _Download:
         self._tag.unlink(missing_ok=True)
 
     def _show(self, size: int) -> None:
-        """Let the progress stand at `size` bytes, be it forwards or, where a download starts again, backwards."""
+        """Set the progress to `size` bytes: forwards, or backwards if a download starts again."""
         self._step.advance(size - self._shown)
         self._shown = size
 
@@ -253,7 +253,7 @@ class _Download:
 
 
 def _opener() -> OpenerDirector:
-    """Speaks http and https alone, after redirects too; urllib's own would also read local files and ftp."""
+    """Supports only http and https, also after redirects; urllib's default would also read local files and ftp."""
     opener = OpenerDirector()
     for handler in (
         ProxyHandler(),
@@ -269,7 +269,7 @@ def _opener() -> OpenerDirector:
 
 
 def _blocks(response: HTTPResponse) -> Iterator[bytes]:
-    """The body in blocks; errors of the connection are told apart from those of the disk, which are not caught here."""
+    """The body in blocks; only errors of the connection are caught here, not those of the disk."""
     try:
         while block := response.read(BLOCK):
             yield block

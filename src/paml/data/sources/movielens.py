@@ -48,15 +48,17 @@ YEAR = Field(name="year", kind=Kind.CATEGORICAL)
 class ProfileSettings(Settings):
     """Settings of the releases with user profiles."""
 
-    zip_prefix: int = Described(0, ge=0, description="characters of the zip code that are an input (3: region); 0: all")
+    zip_prefix: int = Described(
+        0, ge=0, description="leading characters of the zip code to use as input (3: region); 0: all"
+    )
 
 
 class ReleaseSettings(Settings):
-    """The later releases have none."""
+    """The later releases have no settings."""
 
 
 def archive(name: str, size: int, md5: str) -> Archive:
-    """An official archive of GroupLens."""
+    """An official GroupLens archive."""
     page = f"https://grouplens.org/datasets/movielens/{name.removeprefix('ml-')}/"
     return Archive(f"{name}.zip", f"https://files.grouplens.org/datasets/movielens/{name}.zip", size, md5, page)
 
@@ -104,7 +106,7 @@ def load_100k(request: LoadRequest) -> RawData:
 
 
 def load_release(request: LoadRequest) -> RawData:
-    """The later releases: `ratings.csv` and `movies.csv`, ratings in halves, no profiles."""
+    """The later releases: `ratings.csv` and `movies.csv`, ratings in half steps, no profiles."""
     reader = TableReader(request)
     folder = reader.folder()
     names = ("userId", "movieId", "rating", "timestamp")
@@ -114,8 +116,8 @@ def load_release(request: LoadRequest) -> RawData:
     items = _with_year(reader.read("item", folder.file("movies.csv"), item_columns, dialect))
     users = ratings.select("user").unique().sort("user")
     note = (
-        "no user profiles: the learning rate alpha(h) is then the same for all users, and only what they rated tells "
-        "them apart"
+        "no user profiles: the learning rate alpha(h) is then the same for all users, and only their ratings "
+        "distinguish them"
     )
     return reader.raw(_schema((), [GENRE, YEAR], 0.5, 0.5), ratings, users, items, notes=(note,))
 
@@ -139,7 +141,7 @@ def _dat(*header: str) -> Dialect:
 
 
 def _with_year(movies: pl.LazyFrame) -> pl.LazyFrame:
-    """The year is the end of the title: `Toy Story (1995)`."""
+    """Add the year, which ends the title: `Toy Story (1995)`."""
     return movies.with_columns(year=pl.col("title").str.extract(r"\((\d{4})\)\s*$"))
 
 

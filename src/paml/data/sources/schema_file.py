@@ -1,6 +1,6 @@
 """Your own data: a schema file and the files it names, as delimited text, Parquet or RecBole's atomic files.
 
-The schema file says which file holds what, how columns are to be understood, and what the target is; `docs/data.md`
+The schema file states which file contains what, how to interpret the columns, and what the target is; `docs/data.md`
 describes it field by field, and `paml data inspect` writes a first version.
 """
 
@@ -24,26 +24,26 @@ SCHEMA_FILE = "schema.toml"
 
 
 class TablesSettings(Settings):
-    """All that the source `tables` needs to know is in the schema file."""
+    """None: everything the source `tables` needs is in the schema file."""
 
 
 class FieldEntry(Settings):
-    """A field in the schema file: `genres = "multi"`, or a table with more to say."""
+    """A field in the schema file: `genres = "multi"`, or a table with more keys."""
 
     kind: str = Described(description="categorical, multi, numeric or identifier")
-    column: str | None = Described(None, description="column in the file, if it is called differently")
+    column: str | None = Described(None, description="column in the file, if its name differs")
     separator: str = Described("|", min_length=1, description="what separates the values of a multi field")
     min_count: int = Described(1, description="values seen less often in training become 'unknown'")
-    minimum: float | None = Described(None, description="smaller numbers are wrong values")
-    maximum: float | None = Described(None, description="larger numbers are wrong values")
-    pattern: str | None = Described(None, description="regular expression that right values match")
-    prefix: int | None = Described(None, description="only so many first characters are an input")
+    minimum: float | None = Described(None, description="smaller numbers are invalid values")
+    maximum: float | None = Described(None, description="larger numbers are invalid values")
+    pattern: str | None = Described(None, description="regular expression that valid values match")
+    prefix: int | None = Described(None, description="use only this many leading characters as input")
     derived: str | None = Described(None, description="rate or log_rate: the item's mean target in training")
     strength: float = Described(20.0, description="average interactions that smoothing adds to a derived rate")
 
 
 class FileEntry(Settings):
-    """A file, and how it is written if that is not as for the others."""
+    """A file, and its format where it differs from the other files."""
 
     file: str = Described(description="file name, relative to the schema file, or to the folder or archive to read")
     separator: str | None = Described(None, min_length=1, description="what separates the fields of a line")
@@ -80,12 +80,12 @@ class SchemaFile(Settings):
     encoding: str = Described("utf-8", description="encoding of the files")
     blanks: tuple[str, ...] = Described((), description="values that mean 'not known', such as NULL")
     target: Target = Described(description="kind and scale of the target")
-    interactions: InteractionsEntry = Described(description="who met what, with which result")
-    users: SideEntry | None = Described(None, description="profiles; without them rates cannot be personal")
-    items: SideEntry | None = Described(None, description="contents")
+    interactions: InteractionsEntry = Described(description="which user interacted with which item, and the result")
+    users: SideEntry | None = Described(None, description="profiles; without them learning rates cannot be personal")
+    items: SideEntry | None = Described(None, description="item contents")
 
     def dialect(self, entry: FileEntry) -> Dialect:
-        """How one of the files is written: what its entry says, else what the whole file says, else by its ending."""
+        """The format of one of the files: as its entry states, else as the schema file states, else by its ending."""
         ending = Path(entry.file).suffix.lower()
         atomic = ending in ATOMIC
         quote = entry.quote if entry.quote is not None else "" if atomic else self.quote
@@ -200,7 +200,7 @@ def _key(column: str) -> Column:
 
 
 def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
-    """A column per field of a file; derived fields have none."""
+    """One column per field of a file; derived fields have none."""
     columns = {}
     for name, entry in entries.items():
         if entry.derived is None:
@@ -212,7 +212,7 @@ def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
 
 
 def _contradictions(frame: pl.LazyFrame, key: str, names: tuple[str, ...]) -> list[str]:
-    """Fields that a log repeats on every row, and not always alike: how many users or items have several values."""
+    """Notes on fields that a log repeats on every row, but with several values for some users or items."""
     if not names:
         return []
     several = frame.group_by(key).agg(pl.col(names).n_unique() > 1).select(pl.col(names).sum()).collect().row(0)

@@ -1,9 +1,9 @@
-"""An embedded data set: a small world made by a seed, in a rating and a click version.
+"""An embedded data set: a small world generated from a seed, in a rating and a click version.
 
-Profiles are skewed (a few common values, a long tail); a user's taste is the sum of what the profile's values bring and
-of what is personal, and rare values bring larger vectors, so that unusual profiles have unusual tastes. Items differ in
-quality and popularity, and users rather meet what they like. Ratings and clicks are drawn with known noise: the best
-reachable error is known, and is recorded for the query rows of the test users.
+Profiles are skewed (a few common values, a long tail); a user's taste is the sum of the contributions of the profile's
+values and a personal part, and rare values contribute larger vectors, so that unusual profiles have unusual tastes.
+Items differ in quality and popularity, and users tend to interact with items they like. Ratings and clicks are drawn
+with known noise: the best reachable error is known, and is recorded for the query rows of the test users.
 
 Legend: U users of a chunk, I items, D taste dimensions, N interactions of a chunk.
 """
@@ -23,7 +23,7 @@ from paml.settings import Settings
 TASTE_DIMENSIONS = 8
 CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of working memory
 TINY = np.finfo(np.float32).tiny
-WRONG_PROFILES = 0.015  # share of users with a blank or impossible profile value
+INVALID_PROFILES = 0.015  # share of users with a blank or impossible profile value
 RATING_NOISE = 0.75
 
 AGES = {"25": 0.35, "35": 0.20, "18": 0.18, "45": 0.09, "50": 0.08, "56": 0.06, "12": 0.04}
@@ -44,17 +44,17 @@ class SyntheticSettings(Settings):
     items: int = Described(500, ge=20, description="number of items")
     target: Literal["rating", "click"] = Described("rating", description="ratings from 1 to 5, or clicks")
     median_rows: float = Described(28.0, ge=2, le=1e6, description="median number of interactions per user")
-    world: int = Described(0, ge=0, description="seed of the world itself; `seed` is that of the splits")
+    world: int = Described(0, ge=0, description="seed of the world itself; `seed` is the seed of the splits")
 
 
 @dataclass(frozen=True)
 class _World:
-    """What exists before any user arrives."""
+    """Everything that exists before users are drawn."""
 
     values: dict[str, list[str]]
     chances: dict[str, np.ndarray]
     tastes: dict[str, np.ndarray]
-    """Per profile field: taste vector and bias that each value brings, (values, D + 1)."""
+    """Per profile field: the taste vector and bias that each value contributes, (values, D + 1)."""
     item_taste_ID: np.ndarray
     quality_I: np.ndarray
     log_popularity_I: np.ndarray
@@ -62,7 +62,7 @@ class _World:
 
 
 def load(request: LoadRequest) -> RawData:
-    """Make the world and stream its users to `workdir`, chunk by chunk, in bounded memory."""
+    """Generate the world and write its users to `workdir`, chunk by chunk, in bounded memory."""
     settings = request.settings
     assert isinstance(settings, SyntheticSettings)
     clicks = settings.target == "click"
@@ -120,12 +120,12 @@ def _make_world(settings: SyntheticSettings, rng: np.random.Generator) -> _World
 
 
 def _rating_items(count: int, quality_I: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, pl.DataFrame]:
-    """Items whose taste comes from their genres, their director and themselves."""
+    """Items whose taste vector is made of genres, director and a part of their own."""
     genre_chances = (weights := 1.0 / np.arange(1, len(GENRES) + 1) ** 0.7) / weights.sum()
     genre_GD = rng.normal(size=(len(GENRES), TASTE_DIMENSIONS))
     directors = max(2, count // 4)
     director_KD = rng.normal(size=(directors, TASTE_DIMENSIONS))
-    # One to three genres each: the first ranks of a random order weighted by how common a genre is.
+    # One to three genres each: the first ranks of a random order, weighted by how common a genre is.
     order_IG = np.argsort(rng.exponential(size=(count, len(GENRES))) / genre_chances, axis=1)
     member_IG = np.argsort(order_IG, axis=1) < rng.choice([1, 2, 3], p=[0.5, 0.35, 0.15], size=(count, 1))
     director_I = np.minimum(rng.exponential(directors / 3, size=count).astype(int), directors - 1)
@@ -189,7 +189,7 @@ def _draw_users(
 def _draw_choices(
     appeal_UI: np.ndarray, log_popularity_I: np.ndarray, median_rows: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whom meets what: distinct items, drawn with weights popularity * exp(appeal / 2) (Gumbel top-k)."""
+    """Which items users interact with: distinct, drawn with weights popularity * exp(appeal / 2) (Gumbel top-k)."""
     count, items = appeal_UI.shape
     rows_U = np.clip(rng.lognormal(np.log(median_rows), 0.8, size=(count,)).astype(int), 1, items // 2)
     key_UI = log_popularity_I.astype(np.float32) + 0.5 * appeal_UI
@@ -217,7 +217,7 @@ def _draw_ratings(mean_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndar
 def _draw_clicks(logit_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Clicks with probability p, and the expected weighted entropy loss of its best prediction.
 
-    With weights w1 (clicked) and w0 the loss -w log p'(label) is least at p' = w1 p / (w1 p + w0 (1 - p)).
+    With weights w1 (clicked) and w0 the loss -w log p'(label) is smallest at p' = w1 p / (w1 p + w0 (1 - p)).
     """
     from scipy.special import expit  # slow to import, and no other source needs it
 
@@ -231,12 +231,12 @@ def _draw_clicks(logit_N: np.ndarray, rng: np.random.Generator) -> tuple[np.ndar
 def _profiles(
     world: _World, codes: dict[str, np.ndarray], start: int, count: int, rng: np.random.Generator
 ) -> pl.DataFrame:
-    """The profile table; a few users left a field blank or typed an impossible age."""
+    """The profile table; a few users have a blank field or an impossible age."""
     names = {name: pl.Series(world.values[name])[codes[name]] for name in codes}
     users = pl.DataFrame({"user": np.arange(start, start + count, dtype=np.uint32), **names})
     slip = pl.Series(rng.random(count))
-    blank, wrong = slip < WRONG_PROFILES / 2, (slip >= WRONG_PROFILES / 2) & (slip < WRONG_PROFILES)
+    blank, invalid = slip < INVALID_PROFILES / 2, (slip >= INVALID_PROFILES / 2) & (slip < INVALID_PROFILES)
     return users.with_columns(
         occupation=pl.when(blank).then(None).otherwise(pl.col("occupation")),
-        age=pl.when(wrong).then(pl.lit("5")).otherwise(pl.col("age")),
+        age=pl.when(invalid).then(pl.lit("5")).otherwise(pl.col("age")),
     )

@@ -1,4 +1,4 @@
-"""Ali_Display_Ad_Click (Tianchi): the public cousin of the paper's production set, 26 million ad impressions of Taobao.
+"""Ali_Display_Ad_Click (Tianchi): 26 million ad impressions from Taobao, similar to the paper's production data.
 
 `raw_sample.csv` has the impressions and clicks, `user_profile.csv` the profiles, `ad_feature.csv` the ads. The archive
 is behind a registration, so it is given as `path`.
