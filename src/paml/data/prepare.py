@@ -51,7 +51,7 @@ def prepare(
     `path` is the folder or archive to read; without it the official archive is downloaded, if there is one.
     `extra` (`ml-1m`) and `schema` (`tables`) are further files that some sources take. `skip_bad_lines` counts lines
     that cannot be read, instead of raising DataError. Settings of the source and of the protocol are keyword arguments,
-    or a mapping `settings`. The folder must not exist (default: `paml-data/SOURCE`); if preparing fails, nothing is left.
+    or a mapping `settings`. The folder must not exist (default: `paml-data/SOURCE`); a failure leaves nothing behind.
 
     >>> import paml
     >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
