@@ -37,7 +37,7 @@ class Rate(Protocol):
         """Layer k after one of `steps` gradient steps."""
 
     def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
-        """alpha (x X^T) of layer k for a single user, (R, S, 1) or (R, S, K): it weights the rows' gradients."""
+        """alpha (x X^T) of layer k for a single user, (R, S, 1) or (R, S, K): how much each gradient counts."""
 
     def prior_variance(self) -> Tensor:
         """alpha_i as the variance of a prior, kept above 0, (B)."""

@@ -63,7 +63,7 @@ class Solver(nn.Module):
 
 
 class GradientSteps(Solver):
-    """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (its first value) is above 0.
+    """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (the initial c) is above 0.
 
     With c = 0 it is the paper's mean over the n support rows; with c > 0, few rows move a user less than many.
     """
@@ -92,7 +92,7 @@ class GradientSteps(Solver):
         )
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """T steps of rate alpha on a loss divided by n + c: a variance of T alpha / (n + c); n includes the next."""
+        """T steps of rate alpha on a sum / (n + c): a variance of T alpha / (n + c), where n counts the next answer."""
         count_B = mask_BS.sum(dim=1) + 1
         count_B = count_B if self.log_pseudo_count is None else count_B + self.log_pseudo_count.exp()
         return rate.prior_sd(self.steps / count_B, shared_BC)

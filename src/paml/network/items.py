@@ -25,7 +25,7 @@ class ItemVectors:
 
 
 class KnownItems(nn.Module):
-    """Numbers items that training users interacted with as 1, 2, ...; all others share 0."""
+    """Gives the items that training users interacted with the numbers 1, 2, ...; all others share 0."""
 
     codes_I: Tensor
 

@@ -61,8 +61,8 @@ def train(
 
     `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
     settings of the recipe. `out` is the folder of the run; with `resume`, an interrupted run is continued there.
-    `tensorboard` is a folder for logs. After every epoch `on_epoch` gets its number, from 1, and its validation metric;
-    if it raises, training ends and can be resumed.
+    `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
+    from 1, and its validation metric; if it raises, training ends and can be resumed.
 
     >>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
