@@ -1,4 +1,4 @@
-"""A small synthetic world, prepared once, and small tables written in exactly the format that users have."""
+"""A small synthetic world, prepared once, and small tables in exactly the format that users have."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from smalltables import write_tables
 
 RunOf = Callable[[str, str], paml.Run]
 
-torch.set_num_threads(1)  # the tensors of the tests are small: a second thread only costs time
+torch.set_num_threads(1)  # tensors are small in tests: a second thread only costs time
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The slow, obvious form of every method: one user after the other, weights copied, gradients by autograd alone.
 
-It shares the embeddings, the rate source and the row losses with the engine, and nothing of the inner loop.
+It shares embeddings, rate source and row losses with the engine, but nothing of the inner loop.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from paml.network.network import Embedded
 
 @dataclass
 class OracleResult:
-    """Per user: query loss, query outputs (flat), regulariser's gradient norm, rate; and the support and query rows."""
+    """Per user: query loss, query outputs, the regulariser's gradient norm, rate, and losses of all rows at theta."""
 
     query_loss_B: Tensor
     outputs: list[Tensor]
@@ -27,7 +27,7 @@ class OracleResult:
 
 
 def _rows(learner: Learner, embedded: Embedded, block: RowBlock, b: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs of the first layer with the user's embedding repeated and a one for the bias, targets, offsets."""
+    """Inputs of the first layer, with the user's embedding repeated and a 1 for the bias; targets; offsets."""
     keep = block.mask_BR[b].bool()
     item, h_H = block.index_BR[b][keep], embedded.h_BH[b]
     vectors = embedded.items.vectors_ND[item]
@@ -41,7 +41,7 @@ def _rows(learner: Learner, embedded: Embedded, block: RowBlock, b: int) -> tupl
     if embedded.items.bias_NK is not None:
         offset = offset + embedded.items.bias_NK[item]
     if embedded.prior_BDK is not None:
-        learned = vectors[:, : embedded.prior_BDK.shape[1] - 1]  # of affinities a prior says nothing
+        learned = vectors[:, : embedded.prior_BDK.shape[1] - 1]  # the prior does not cover affinities
         offset = offset + torch.cat([learned, learned.new_ones(len(item), 1)], dim=1) @ embedded.prior_BDK[b]
     return torch.cat(parts, dim=1), block.y_BR[b][keep], offset
 
@@ -74,10 +74,10 @@ def _closed_form(
 
     d = weights[0].new_zeros(free + 1)
     for _ in range(learner.solver.steps):
-        here = d.detach().requires_grad_() if not d.requires_grad else d
-        (slope,) = torch.autograd.grad(penalised(here), here, create_graph=True)
-        bend = torch.autograd.functional.hessian(penalised, here, create_graph=True)
-        d = d - torch.linalg.solve(bend, slope)
+        point = d.detach().requires_grad_() if not d.requires_grad else d
+        (slope,) = torch.autograd.grad(penalised(point), point, create_graph=True)
+        hessian_FF = torch.autograd.functional.hessian(penalised, point, create_graph=True)
+        d = d - torch.linalg.solve(hessian_FF, slope)
     return _with_last_moved(weights, d, level, free)
 
 
@@ -108,15 +108,15 @@ def run_oracle(learner: Learner, batch: TensorBatch, *, training: bool = True) -
     rate = given.alpha_B if isinstance(given, RatePerUser) else given.theta
     losses, outputs, norms, row_losses = [], [], [], []
     for b in range(len(embedded.h_BH)):
-        start = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
+        theta = [torch.cat(list(layer)) for layer in learner.network.decision.theta()]
         x, y, offset = _rows(learner, embedded, batch.support, b)
-        own = rate[b] if isinstance(rate, Tensor) else [torch.cat(list(r)) for r in rate]
+        user_rate = rate[b] if isinstance(rate, Tensor) else [torch.cat(list(r)) for r in rate]
         norm = x.new_zeros(())
         if isinstance(learner.solver, ClosedForm):
-            assert isinstance(own, Tensor)
-            weights = _closed_form(learner, start, x, y, offset, own)
+            assert isinstance(user_rate, Tensor)
+            weights = _closed_form(learner, theta, x, y, offset, user_rate)
         else:
-            weights, norm = _gradient_steps(learner, start, x, y, offset, own)
+            weights, norm = _gradient_steps(learner, theta, x, y, offset, user_rate)
         xq, yq, offset_q = _rows(learner, embedded, batch.query, b)
         out = _forward(weights, xq, offset_q)
         row_loss = learner.head.row_loss(out.unsqueeze(0), yq.unsqueeze(0)).squeeze(0)
@@ -124,7 +124,7 @@ def run_oracle(learner: Learner, batch: TensorBatch, *, training: bool = True) -
         outputs.append(out)
         norms.append(norm)
         for xs, ys, offsets in ((x, y, offset), (xq, yq, offset_q)):
-            plain = _forward(start, xs, offsets)
+            plain = _forward(theta, xs, offsets)
             row_losses.append(learner.head.row_loss(plain.unsqueeze(0), ys.unsqueeze(0)).squeeze(0))
     return OracleResult(torch.stack(losses), outputs, torch.stack(norms), rate, row_losses)
 

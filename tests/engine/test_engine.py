@@ -51,7 +51,7 @@ PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, 
 
 @pytest.fixture(scope="session")
 def context_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
-    """The tables of the conftest with a context field."""
+    """The tables of conftest.py, with a context field."""
     folder = write_tables(tmp_path_factory.mktemp("context") / "tables")
     schema = folder / "schema.toml"
     schema.write_text(
@@ -146,7 +146,7 @@ def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, co
 
 
 @pytest.mark.parametrize(("method", "head"), PAIRS)
-def test_agrees_with_item_factors_starts_and_evidence(
+def test_agrees_with_item_factors_user_priors_and_pseudo_count(
     method: str, head: str, context_world: paml.Dataset, click_world: paml.Dataset
 ) -> None:
     for hidden in ((), (5,)):
@@ -200,8 +200,8 @@ def test_meta_sgd_starts_as_melu(world: paml.Dataset) -> None:
     assert torch.allclose(losses(melu, batch), losses(meta_sgd, batch), rtol=1e-12)
 
 
-def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.Dataset) -> None:
-    """With a constant of size 1, and the penalty as a start that pulls back, ridge is where gradient descent ends."""
+def test_many_gradient_steps_converge_to_the_closed_form(world: paml.Dataset) -> None:
+    """On the same features and with the same penalty, gradient descent ends at the solution of ridge."""
     ridge, batch, _ = make(world, "ridge", **{**FACTORS, "hidden": ()})
     adapted = ridge.adapt(ridge.embed(batch))
     layer = adapted.adaptation.layers[-1]
@@ -219,7 +219,7 @@ def test_many_gradient_steps_arrive_at_the_closed_form(world: paml.Dataset) -> N
     assert torch.allclose(layer.rows_BDK.squeeze(-1) - theta.rows_DK.squeeze(-1), d[:, :-1], atol=1e-6)
 
 
-def test_the_prior_decides_how_far_a_user_moves(world: paml.Dataset) -> None:
+def test_the_prior_variance_limits_how_far_a_user_moves(world: paml.Dataset) -> None:
     none, batch, _ = make(world, "ridge", **FACTORS, inner_steps=0)
     tight, _, _ = make(world, "ridge", **FACTORS, rate_scale=1e-6)
     wide, _, _ = make(world, "ridge", **FACTORS, rate_scale=1e6)
@@ -235,7 +235,7 @@ def test_zero_steps_and_zero_rate_return_theta(world: paml.Dataset) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_padding_order_and_company_of_users_do_not_matter(method: str, world: paml.Dataset) -> None:
+def test_padding_order_and_other_users_do_not_matter(method: str, world: paml.Dataset) -> None:
     learner, _, _ = make(world, method, inner_steps=2)
     loader = Loader(world, dtype=torch.float64)
     tasks = Tasks.of(world, "test")
@@ -250,7 +250,7 @@ def test_padding_order_and_company_of_users_do_not_matter(method: str, world: pa
     assert together == pytest.approx(alone, rel=1e-10)
 
 
-def test_support_rows_in_padding_are_never_seen(world: paml.Dataset) -> None:
+def test_padding_of_the_support_set_is_never_read(world: paml.Dataset) -> None:
     learner, batch, _ = make(world, "paml")
     changed = batch.support.y_BR + 100 * (1 - batch.support.mask_BR)
     other = TensorBatch(

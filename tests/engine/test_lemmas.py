@@ -1,4 +1,4 @@
-"""The paper's lemmas on the two-group problem, with the right algebra, and the upper bound behind REG-PAML.
+"""The paper's lemmas on the two-group problem, with corrected algebra, and the upper bound behind REG-PAML.
 
 L_i(theta) = (theta - x_i)^2: after a step theta_i - x_i = (1 - 2 alpha_i)(theta - x_i); the paper writes 1 + 2 alpha.
 """
@@ -39,7 +39,7 @@ def test_lemma_1_one_rate_for_all_favours_the_major_group(p1: float, alpha: floa
 
 
 @given(share, rate, preference)
-def test_lemma_2_a_rate_of_its_own_helps_the_minor_group_and_the_whole(
+def test_lemma_2_its_own_rate_helps_the_minor_group_and_the_whole(
     p1: float, alpha: float, pair: tuple[float, float]
 ) -> None:
     """A larger rate for the minor group, here alpha_2 = (alpha + 1/2) / 2, lowers its error and the total loss."""

@@ -1,4 +1,4 @@
-"""The closed form: solved among features or among support rows, the answer is one."""
+"""The closed form: solved in features or in support rows, the answer is the same."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def problem(users: int, rows: int, features: int) -> tuple[Tensor, Tensor, Tenso
 
 @pytest.mark.parametrize(("rows", "features"), [(3, 7), (7, 3), (5, 5), (1, 4)])
 def test_the_normal_equations_hold(rows: int, features: int) -> None:
-    """(X^T C X + 1 / alpha) d = X^T r, whichever are fewer."""
+    """(X^T C X + 1 / alpha) d = X^T r, whether rows or features are fewer."""
     x_BSF, curvature_BS, right_BSN, variance_B11 = problem(3, rows, features)
     d_BFN = solve(x_BSF, curvature_BS, right_BSN, variance_B11)
     left_BFN = x_BSF.mT @ (curvature_BS.unsqueeze(-1) * (x_BSF @ d_BFN)) + d_BFN / variance_B11
@@ -26,12 +26,12 @@ def test_the_normal_equations_hold(rows: int, features: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "features"), [(3, 5), (5, 3)])
-def test_gradients_are_those_of_finite_differences(rows: int, features: int) -> None:
+def test_gradients_agree_with_finite_differences(rows: int, features: int) -> None:
     parts = tuple(part.requires_grad_() for part in problem(2, rows, features))
     assert torch.autograd.gradcheck(solve, parts)
 
 
-def test_a_click_that_is_certain_has_finite_gradients() -> None:
+def test_a_certain_click_has_finite_gradients() -> None:
     x_BSF, _, right_BSN, variance_B11 = problem(2, 2, 4)
     curvature_BS = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
     d_BFN = solve(x_BSF, curvature_BS, right_BSN, variance_B11)

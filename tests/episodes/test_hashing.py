@@ -1,4 +1,4 @@
-"""Hash buckets of values: the same for the same name, with or without a vocabulary."""
+"""Hash buckets of values: the same name has the same bucket, with or without a vocabulary."""
 
 import numpy as np
 import polars as pl
@@ -13,12 +13,12 @@ from paml.episodes.hashing import BUCKETS, buckets_of
     ("one", "other"),
     [("J. K. Rowling", "J.K. ROWLING"), ("Gabriel García Márquez", "GABRIEL GARCIA MARQUEZ"), ("O'Brien", "O’Brien")],
 )
-def test_names_written_otherwise_have_the_same_bucket(one: str, other: str) -> None:
+def test_spellings_of_a_name_share_a_bucket(one: str, other: str) -> None:
     buckets = buckets_of(pl.Series([one, other, "somebody else"]))
     assert buckets[0] == buckets[1] != buckets[2]
 
 
-def test_signs_count() -> None:
+def test_symbols_count() -> None:
     assert len(set(buckets_of(pl.Series(["C", "C++", "C#", "12", "12+"])))) == 5
 
 
@@ -34,20 +34,20 @@ def test_signs_count() -> None:
         ("1 2", "12"),
     ],
 )
-def test_numbers_dates_and_other_scripts_are_told_apart(one: str, other: str) -> None:
+def test_numbers_dates_and_other_scripts_differ(one: str, other: str) -> None:
     buckets = buckets_of(pl.Series([one, other]))
     assert buckets[0] != buckets[1]
     assert buckets.all()
 
 
-def test_blanks_have_no_bucket() -> None:
+def test_blank_values_have_no_bucket() -> None:
     assert buckets_of(pl.Series([None, "", " ", "...", "?"], dtype=pl.String)).tolist() == [0] * 5
     nothing = buckets_of(pl.Series([], dtype=pl.String))
     assert nothing.shape == (0,)
     assert nothing.dtype == np.int32
 
 
-def test_buckets_depend_on_the_value_alone() -> None:
+def test_buckets_depend_only_on_the_value() -> None:
     """Two data sets, or a data set and the catalogue of a run, give the same value the same bucket."""
     names = [f"author {k}" for k in range(3000)]
     buckets = buckets_of(pl.Series(names))

@@ -24,7 +24,7 @@ def padding(batches: list[TaskBatch]) -> float:
 
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.booleans(), st.integers(0, 9))
 @settings(deadline=None)
-def test_an_epoch_has_every_row_of_every_user_once(lengths: list[int], size: int, random: bool, seed: int) -> None:
+def test_an_epoch_contains_every_row_of_every_user_once(lengths: list[int], size: int, random: bool, seed: int) -> None:
     tasks = tasks_of(np.array(lengths))
     batches = list(tasks.episodes(size, np.random.default_rng(seed), random_support=random))
     assert sorted(np.concatenate([batch.user_B for batch in batches])) == list(range(100, 100 + len(lengths)))
@@ -33,7 +33,7 @@ def test_an_epoch_has_every_row_of_every_user_once(lengths: list[int], size: int
     for batch in batches:
         assert batch.support.mask_BL.any(axis=1).all()
         assert batch.query.mask_BL.any(axis=1).all()
-        for block in (batch.support, batch.query):  # padding too points at the user's own rows
+        for block in (batch.support, batch.query):  # padding also points at the user's own rows
             owner = np.searchsorted(tasks.offsets, block.row_BL, side="right") - 1 + 100
             assert np.array_equal(owner, np.broadcast_to(batch.user_B[:, None], owner.shape))
 
@@ -47,7 +47,7 @@ def test_stored_split_puts_support_rows_first() -> None:
     assert batches[0].query.mask_BL.tolist() == [[True, False], [True, True]]
 
 
-def test_epochs_differ_and_seeds_repeat() -> None:
+def test_epochs_differ_and_seeds_reproduce_them() -> None:
     tasks = tasks_of(np.full(50, 10))
     rng = np.random.default_rng(0)
     first, second = list(tasks.episodes(8, rng)), list(tasks.episodes(8, rng))

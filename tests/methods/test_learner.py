@@ -1,4 +1,4 @@
-"""Ensembles, averaged weights, item factors and starts: identities."""
+"""Identities of ensembles, averaged weights, item factors, user priors and affinity."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from paml.network.affinity import Affinity, AffinityTable
 from paml.network.build import DataShape
 from paml.network.embeddings import FieldEmbedder
 from paml.network.items import ItemFactors
-from paml.training.ema import SOON, WeightAverage
+from paml.training.ema import WARMUP_STEPS, WeightAverage
 from paml.training.recipe import load_recipe
 
 
@@ -46,7 +46,7 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world: paml.Dataset) -> No
     assert not torch.equal(alone[0][0], alone[1][0])
 
 
-def test_the_average_follows_and_can_be_put_in_place() -> None:
+def test_the_average_follows_the_weights_and_can_replace_them() -> None:
     module = torch.nn.Linear(1, 1, bias=False)
     average = WeightAverage(module, 0.9)
     expected = now = float(module.weight.detach())
@@ -55,7 +55,7 @@ def test_the_average_follows_and_can_be_put_in_place() -> None:
             module.weight += 1
         now += 1
         average.follow()
-        decay = min(0.9, (1 + step) / (SOON + step))
+        decay = min(0.9, (1 + step) / (WARMUP_STEPS + step))
         expected = decay * expected + (1 - decay) * now
     with average.in_place():
         assert float(module.weight.detach()) == pytest.approx(expected, rel=1e-5)
@@ -90,7 +90,7 @@ def test_lists_are_divided_by_their_length_or_its_root(pooling: str, power: floa
         assert torch.allclose(row, expected, atol=1e-6)
 
 
-def test_an_item_unknown_in_training_is_what_its_fields_say(world: paml.Dataset) -> None:
+def test_an_item_unknown_in_training_is_described_by_its_fields(world: paml.Dataset) -> None:
     network = ensemble_of(world, field_scale=0.1).members[0].network
     batch = test_batch(world)
     network.items.known.codes_I[batch.item_N[0]] = 0
@@ -100,7 +100,7 @@ def test_an_item_unknown_in_training_is_what_its_fields_say(world: paml.Dataset)
     assert not torch.equal(vectors[1], content[1])
 
 
-def test_the_choice_of_items_matters_before_any_rating_is_read(world: paml.Dataset) -> None:
+def test_the_choice_of_items_matters_without_any_rating(world: paml.Dataset) -> None:
     """Without inner steps ratings cannot matter; which items were rated can, and only with `prior_from_items`."""
     loader, tasks = Loader(world), Tasks.of(world, "test")
     batches = [loader.load(next(tasks.stored(16, shots))) for shots in (0, 3)]
@@ -110,8 +110,8 @@ def test_the_choice_of_items_matters_before_any_rating_is_read(world: paml.Datas
         assert torch.allclose(without, given, atol=1e-6) is not matters
 
 
-def test_ties_are_as_strong_as_the_values_that_two_items_share() -> None:
-    """z_j z_k is about the sum of strength^2 over shared values; nothing is shared by being unknown (0)."""
+def test_affinity_is_as_strong_as_the_values_that_two_items_share() -> None:
+    """z_j z_k is about the sum of scale^2 over shared values; two unknown values (0) are not shared."""
     fields = [Field(name="author", kind=Kind.CATEGORICAL), Field(name="year", kind=Kind.CATEGORICAL)]
     size = 1 << 14
     values = FieldEmbedder(fields, {"author": 9, "year": 9}, size, size**-0.5, torch.Generator().manual_seed(0))
@@ -124,8 +124,8 @@ def test_ties_are_as_strong_as_the_values_that_two_items_share() -> None:
 
 
 @pytest.mark.parametrize("method", ["melu", "paml", "ridge"])
-def test_a_rating_tells_about_items_that_are_tied(method: str, world: paml.Dataset, tmp_path: Path) -> None:
-    """Item vectors say nothing yet, so that praise of a film raises those of its director more than all others."""
+def test_a_rating_carries_over_to_items_with_the_same_value(method: str, world: paml.Dataset, tmp_path: Path) -> None:
+    """Item vectors have no effect yet, so praise of a film raises those by its director more than all others."""
     settings = {
         "affinity_fields": "director",
         "affinity_dim": 256,
@@ -135,18 +135,18 @@ def test_a_rating_tells_about_items_that_are_tied(method: str, world: paml.Datas
     }
     run = paml.train(world, method, out=tmp_path / "run", settings={**settings, "epochs": 0})
     items = world.items().select("item", "director").collect()
-    tied_I = (items["director"] == items["director"][0]).to_numpy()
+    related_I = (items["director"] == items["director"][0]).to_numpy()
     raised_I = run.adapt({}, {items["item"][0]: 4}).scores() - run.adapt({}, {items["item"][0]: 3}).scores()
-    assert tied_I.sum() > 1
-    assert raised_I[tied_I].min() > raised_I[~tied_I].max()
+    assert related_I.sum() > 1
+    assert raised_I[related_I].min() > raised_I[~related_I].max()
 
 
-def test_ties_need_no_value_that_training_users_met(tmp_path: Path) -> None:
+def test_affinity_works_for_values_that_no_training_user_interacted_with(tmp_path: Path) -> None:
     few = paml.prepare("synthetic", out=tmp_path / "few", users=40, items=1500, median_rows=2, min_interactions=2)
-    unmet_I = np.asarray(few.array("item.director")) == 0
+    unseen_I = np.asarray(few.array("item.director")) == 0
     items = few.items().select("item", "director").collect()
-    director = items.filter(pl.Series(unmet_I))["director"].drop_nulls().mode()[0]
-    tied_I = (items["director"] == director).to_numpy()
+    director = items.filter(pl.Series(unseen_I))["director"].drop_nulls().mode()[0]
+    related_I = (items["director"] == director).to_numpy()
     settings = {
         "affinity_fields": "director",
         "affinity_dim": 256,
@@ -155,13 +155,13 @@ def test_ties_need_no_value_that_training_users_met(tmp_path: Path) -> None:
         "ensemble_size": 6,
     }
     run = paml.train(few, "melu", out=tmp_path / "run", settings={**settings, "epochs": 0})
-    first = items["item"][int(tied_I.argmax())]
+    first = items["item"][int(related_I.argmax())]
     raised_I = run.adapt({}, {first: 4}).scores() - run.adapt({}, {first: 3}).scores()
-    assert tied_I.sum() > 1
-    assert raised_I[tied_I].min() > np.median(raised_I[~tied_I]) + 10 * raised_I[~tied_I].std()
+    assert related_I.sum() > 1
+    assert raised_I[related_I].min() > np.median(raised_I[~related_I]) + 10 * raised_I[~related_I].std()
 
 
-def test_values_of_ties_are_fixed_and_their_strength_is_learned(world: paml.Dataset, tmp_path: Path) -> None:
+def test_vectors_of_affinity_are_fixed_and_its_scale_is_learned(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(
         world,
         "ridge",
@@ -201,7 +201,7 @@ def test_the_outer_loss_discounts_a_share_of_the_users_bias(gamma: float | None,
         assert float(whole) == pytest.approx(float(torch.stack([(e**2).mean() for e in errors]).mean()), rel=1e-5)
 
 
-def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.Dataset) -> None:
+def test_ratings_squashed_onto_the_scale_keep_their_order(world: paml.Dataset) -> None:
     head = build_learner(
         "ridge", DataShape.of(world), load_recipe("tuned", "ridge", {}), torch.Generator().manual_seed(0)
     ).head
@@ -215,7 +215,7 @@ def test_ratings_pressed_onto_the_scale_keep_their_order(world: paml.Dataset) ->
     assert torch.equal(squashed[inside], raw[inside])
 
 
-def test_wrong_networks_are_refused(world: paml.Dataset) -> None:
+def test_invalid_networks_are_refused(world: paml.Dataset) -> None:
     with pytest.raises(paml.SettingsError, match="needs the size of item vectors; set item_embedding"):
         ensemble_of(world, item_embedding=0)
     with pytest.raises(paml.SettingsError, match="user priors and affinity need item vectors; set network=factors"):
@@ -228,14 +228,12 @@ def test_wrong_networks_are_refused(world: paml.Dataset) -> None:
     ):
         ensemble_of(world, "melu", head="classes", user_bias_discount=0.5)
     for name in ("drector", "year", "gender"):  # misspelt, a number, a user's
-        with pytest.raises(paml.SettingsError, match=f"affinity_fields: '{name}' is no item field with values"):
+        with pytest.raises(paml.SettingsError, match=f"affinity_fields: '{name}' is not a categorical item field"):
             ensemble_of(world, affinity_fields=name)
 
 
-def test_members_have_episodes_of_their_own(
-    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the same start for all, only the episodes can make members differ."""
+def test_members_have_their_own_episodes(world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same initial weights, only the episodes can make members differ."""
 
     def all_alike(*arguments: object) -> Ensemble:
         ensemble = build_ensemble(*arguments)  # type: ignore[arg-type]
@@ -250,7 +248,7 @@ def test_members_have_episodes_of_their_own(
 
 
 @pytest.mark.parametrize("pooling", ["mean", "root"])
-def test_affinity_that_is_not_materialised_says_the_same(
+def test_affinity_looked_up_by_value_gives_the_same_vectors(
     pooling: str, world: paml.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The vectors of all items, some of them, and products with weights, as if affinities were materialised."""

@@ -1,4 +1,4 @@
-"""AT-PAML's memory against a brute-force model, and what learns in it."""
+"""AT-PAML's memory against a brute-force model, and how its nodes learn."""
 
 from collections.abc import Callable, Iterable
 
@@ -15,7 +15,7 @@ WIDTH = 3
 
 
 class BruteForce:
-    """One node per user in a dict, least recently used first; among equals the one stored in the lower slot."""
+    """One node per user in a dict, least recently used first; of equals the one in the lower slot."""
 
     def __init__(self, size: int) -> None:
         self.size, self.clock = size, 0
@@ -74,7 +74,7 @@ def test_store_and_eviction_agree_with_brute_force(size: int, rounds: list[tuple
             assert memory.values_M[stored[user]] == node["value"]
 
 
-def test_nodes_that_were_read_outlive_those_that_were_not() -> None:
+def test_nodes_that_were_read_outlive_others() -> None:
     settings = MemorySettings(memory_size=2, neighbours=1, warmup_epochs=0)
     rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, settings)
     rate.begin_epoch(0)
@@ -102,7 +102,7 @@ def train(
     loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
     outer_rate: float = 0.1,
 ) -> torch.Tensor:
-    """A whole step of the memory: rates, their gradient by a loss if there is one, and nodes stored."""
+    """A whole step of the memory: rates, their gradients if there is a loss, and nodes stored."""
     found = rate.in_training(h, np.array([*users]))
     alpha = found.rate.per_user(len(h))
     if loss is not None:
@@ -132,7 +132,7 @@ def by_hand(rate: MemoryRate, h: torch.Tensor, k: int, own: int | None) -> float
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_rate_is_own_plus_kernel_mean_of_the_nearest_others(index: str) -> None:
+def test_rate_is_the_users_own_plus_a_kernel_mean_of_the_nearest_others(index: str) -> None:
     rate, keys = rate_with_nodes(memory_index=index)
     h = keys[:4] + 0.01
     own = rate.own.alpha(h)
@@ -154,8 +154,8 @@ def test_fewer_nodes_than_neighbours_and_none_at_all() -> None:
     assert torch.equal(empty(h).per_user(1), empty.own.alpha(h))
 
 
-def test_a_nodes_rate_stays_one() -> None:
-    """A step that would make a rate negative, or larger than any own rate can be, ends at the bound."""
+def test_a_nodes_rate_stays_in_its_range() -> None:
+    """A step that would make a rate negative, or larger than any user's own rate can be, ends at the bound."""
     rate, keys = rate_with_nodes(rate_scale=0.3)
     for sign in (-1e6, 1e6):
         train(rate, keys[:2] + 0.1, [50, 51], lambda alpha: (sign * alpha).sum())  # noqa: B023 - called at once
@@ -199,7 +199,7 @@ def test_warm_up_uses_a_fixed_rate_and_fills_the_memory() -> None:
     assert int(rate.memory.count) == 2
 
 
-def test_inference_only_reads_so_the_order_of_users_cannot_matter() -> None:
+def test_inference_only_reads_so_the_order_of_users_does_not_matter() -> None:
     rate, _ = rate_with_nodes()
     before = {name: tensor.clone() for name, tensor in rate.state_dict().items()}
     h = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(2))
@@ -210,7 +210,7 @@ def test_inference_only_reads_so_the_order_of_users_cannot_matter() -> None:
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_loading_a_state_renews_the_index(index: str) -> None:
+def test_loading_a_state_rebuilds_the_index(index: str) -> None:
     rate, _ = rate_with_nodes(memory_index=index)
     other, _ = rate_with_nodes(memory_index=index)
     h = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(3))

@@ -1,4 +1,4 @@
-"""Affinity of a whole catalogue, written out or looked up by value: the same answers, whatever items are like."""
+"""Affinity of a whole catalogue, materialised or looked up by value: the same answers, whatever the items."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ NETWORK = {"network": "factors", "item_embedding": 3, "prior_from_items": 2, "pr
 
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
-    """Items without genres, without a code, and with a field that is blank throughout; interactions with a context."""
+    """Items without genres, without a code, and with a field that is always blank; interactions with a context."""
     folder = write_tables(tmp_path_factory.mktemp("gaps") / "tables", users=60, items=30)
     films = (folder / "movies.csv").read_text().splitlines()
     codes = ["123", "129", "", " ", "45-6", "4-56"]
@@ -37,11 +37,11 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
 @pytest.mark.parametrize(
     ("method", "affinity_fields"), [("melu", "code,genres"), ("ridge", "genres"), ("meta_sgd", "blank,code")]
 )
-def test_looked_up_or_materialised(
+def test_affinity_is_the_same_looked_up_or_materialised(
     method: str, affinity_fields: str, hidden: str, gaps: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**NETWORK, "affinity_fields": affinity_fields, "hidden": hidden, "ensemble_size": 4, "epochs": 1}
-    written = paml.train(gaps, method, out=tmp_path / "run", settings=settings).predictor
+    materialised = paml.train(gaps, method, out=tmp_path / "run", settings=settings).predictor
     monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
     monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 40)  # many chunks
     monkeypatch.setattr(AffinityTable, "smallest_chunk", 4)
@@ -50,7 +50,7 @@ def test_looked_up_or_materialised(
     assert not Stack.suits(looked_up.members)
     items = ["0", "4", "8", "5"]
     for ratings in ({}, {"0": 4, "4": 1}, {"3": 2}):
-        one, other = written.adapt({}, ratings), looked_up.adapt({}, ratings)
+        one, other = materialised.adapt({}, ratings), looked_up.adapt({}, ratings)
         for context in (None, {"device": "b"}):
             np.testing.assert_allclose(other.scores(context), one.scores(context), atol=1e-5)
             np.testing.assert_allclose(other.predict(items, context), one.predict(items, context), atol=1e-5)
@@ -59,12 +59,12 @@ def test_looked_up_or_materialised(
                 np.testing.assert_allclose([effect[r.item] for r in these], [r.effect for r in these], atol=1e-5)
         assert other.next_question() is not None
     new_users = [paml.NewUser({}, (paml.Rating("0", 4), paml.Rating("9", 2))), paml.NewUser({}), paml.NewUser({})]
-    together = (predictor.adapt_many(new_users, score=True) for predictor in (written, looked_up))
+    together = (predictor.adapt_many(new_users, score=True) for predictor in (materialised, looked_up))
     for one, other in zip(*together, strict=True):
         np.testing.assert_allclose(other.scores(), one.scores(), atol=1e-5)
 
 
-def test_a_field_is_named_once(gaps: paml.Dataset, tmp_path: Path) -> None:
+def test_naming_a_field_twice_is_refused(gaps: paml.Dataset, tmp_path: Path) -> None:
     with pytest.raises(
         paml.SettingsError, match="affinity_fields: code, code names a field twice; name each field once"
     ):

@@ -28,7 +28,7 @@ def test_search_finds_titles_and_ids() -> None:
 
     assert found("toy sto") == found("STORY toy") == ["1"]
     assert found("amelie") == found("AMÉLIE") == found("Ame\u0301lie") == ["2"]
-    assert found("toy") == ["toy", "1"]  # the very id first
+    assert found("toy") == ["toy", "1"]  # the exact id first
     assert found("") == ["2", "1", "toy", "4"]  # best known first
     assert found("", 2) == ["2", "1"]
     assert found("(.*") == found("z" * 1_000_000) == []

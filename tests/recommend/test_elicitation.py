@@ -1,4 +1,4 @@
-"""What to ask next: identities of the gain, and the same by really refitting with every possible answer."""
+"""What to ask next: identities of the gain, and a comparison with refitting for every possible answer."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def gains_of(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = No
 
 @pytest.mark.parametrize("target", ["rating", "click"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_asks_and_never_expects_a_loss(
+def test_every_method_asks_and_no_gain_is_negative(
     method: str, target: str, world: paml.Dataset, click_world: paml.Dataset, tmp_path: Path
 ) -> None:
     data = world if target == "rating" else click_world
@@ -64,13 +64,13 @@ def test_every_method_asks_and_never_expects_a_loss(
     assert 0 < question.chance <= 1
 
 
-def test_softmax_heads_ask_as_well(world: paml.Dataset, tmp_path: Path) -> None:
+def test_softmax_heads_ask_too(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "reg_paml", recipe="paper", out=tmp_path / "run", epochs=1, head="classes")
     assert gains_of(run, ANSWERS).max() > 0
     assert run.adapt(ratings=ANSWERS).next_question() is not None
 
 
-def test_without_a_prior_variance_an_answer_tells_nothing(world: paml.Dataset, tmp_path: Path) -> None:
+def test_without_prior_variance_an_answer_gains_nothing(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1, prior_from_items=0)
     assert gains_of(run, ANSWERS, rate=0.5).max() > 1e-3
     assert gains_of(run, ANSWERS, rate=0.0).max() < MIN_VARIANCE
@@ -97,16 +97,16 @@ def test_the_gain_is_the_variance_of_predictions_refitted_with_the_answer(world:
         low_I, high_I = (run.adapt(ratings=(*ANSWERS, Rating(item, value))).scores() for value in (2, 4))
         slope_I = (high_I - low_I) / 2  # of the predictions by the answer
         predictive_variance = 0.5 / (1 - slope_I[q])  # k(q, q) + 1 / 2, by the leverage of the answer
-        # predictions = now + start + slope * (answer - (now + start)_q): the start moves since the user knows q
+        # predictions = now + prior + slope * (answer - (now + prior)_q): the prior moves since the user knows q
         moved_I = low_I - now_I + slope_I * (now_I[q] - 2)
-        start_I = moved_I + slope_I * moved_I[q] / (1 - slope_I[q])
-        expected_I[q] = predictive_variance * (slope_I**2).mean() + (start_I**2).mean()
+        prior_I = moved_I + slope_I * moved_I[q] / (1 - slope_I[q])
+        expected_I[q] = predictive_variance * (slope_I**2).mean() + (prior_I**2).mean()
     asked_I = expected_I > 0
     np.testing.assert_allclose(gain_I[asked_I], expected_I[asked_I], rtol=2e-3)
     assert np.argmax(gain_I * asked_I) == np.argmax(expected_I)
 
 
-def test_gains_are_those_of_each_user_alone(run: paml.Run) -> None:
+def test_gains_in_a_batch_are_those_of_each_user_alone(run: paml.Run) -> None:
     new_users = [NewUser({}, ANSWERS), NewUser({}, ANSWERS[:1])]
     predictor = run.predictor
     batch = predictor.batch(new_users)
@@ -131,8 +131,8 @@ def test_nothing_is_asked_twice_and_the_questions_end(run: paml.Run) -> None:
         user.next_question(exclude=["no such item"])
 
 
-def test_who_knows_items_is_learned_from_who_knows_others() -> None:
-    """Two circles of items: whoever knows one of a circle knows the others."""
+def test_familiarity_follows_from_other_known_items() -> None:
+    """Two groups of items: a user who knows one item of a group knows the others."""
     vectors_IR = torch.tensor([[0.4], [0.4], [-0.4], [-0.4]])
     known = Familiarity(torch.full((4,), 0.5), vectors_IR)
     index_BA, mask_BA = torch.tensor([[0], [0], [0]]), torch.tensor([[1.0], [1.0], [0.0]])

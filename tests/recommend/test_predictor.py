@@ -1,4 +1,4 @@
-"""A trained model in use: it predicts what evaluation predicts, for every method and target, and says what is wrong."""
+"""A trained model in use: it predicts what evaluation predicts, for every method and target; clear errors."""
 
 import json
 import shutil
@@ -66,10 +66,10 @@ def test_predictions_are_those_of_evaluation(target: str, method: str, run_of: R
 
 @pytest.mark.parametrize("method", ["melu", "ridge"])
 @pytest.mark.parametrize("looked_up", [False, True])
-def test_ties_reach_predictions_and_reasons(
+def test_affinity_reaches_predictions_and_reasons(
     method: str, looked_up: bool, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the ties of all items are written out or not."""
+    """Whether the affinity of all items is materialised or looked up."""
     monkeypatch.setattr("paml.network.affinity.Affinity.is_looked_up", lambda affinity, items: looked_up)
     run = paml.train(world, method, out=tmp_path / "run", epochs=1, ensemble_size=4, affinity_fields="director,genre")
     new_users, queries, users = new_users_of(world, 4)
@@ -105,8 +105,8 @@ def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_o
     run = run_of(target, method)
     new_users, queries, _ = new_users_of(run.data(), 3)
     for new_user, items in zip(new_users, queries, strict=True):
-        user, stranger = run.adapt(new_user.profile, new_user.ratings), run.adapt(new_user.profile)
-        shift = user.predict(items) - stranger.predict(items)
+        user, unrated = run.adapt(new_user.profile, new_user.ratings), run.adapt(new_user.profile)
+        shift = user.predict(items) - unrated.predict(items)
         reasons = user.reasons(items, n=len(new_user.ratings))
         np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
         sizes = [abs(reason.effect) for reason in reasons[0]]
@@ -115,7 +115,7 @@ def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_o
         np.testing.assert_allclose(
             [reason.effect for reason in alone], [reason.effect for reason in reasons[0][:2]], atol=1e-5
         )
-        assert stranger.why(items[0]) == []
+        assert unrated.why(items[0]) == []
 
 
 @pytest.mark.parametrize("method", ["ridge", "at_paml"])
@@ -142,23 +142,23 @@ def test_threads_share_a_predictor(method: str, run_of: RunOf) -> None:
 @pytest.mark.parametrize("rates", [[0.1], [0.1] * 5, [0.1, 0.1 + 1e-8, 0.1 - 1e-8], [0.0, 0.0], [0.2, 0.1, 0.4]])
 def test_rates_that_hardly_differ_have_a_histogram(rates: list[float]) -> None:
     rate_P = np.array(rates, dtype=np.float32)
-    population = ReferenceUsers(np.arange(len(rates)) % 2 == 0, rate_P, np.zeros((len(rates), 2), dtype=np.float32))
-    standing = population.rate_profile(0.1, np.zeros(2, dtype=np.float32))
-    assert sum(standing.major) + sum(standing.minor) == len(rates)
-    assert all(low < high for low, high in pairwise(standing.edges))
+    sample = ReferenceUsers(np.arange(len(rates)) % 2 == 0, rate_P, np.zeros((len(rates), 2), dtype=np.float32))
+    found = sample.rate_profile(0.1, np.zeros(2, dtype=np.float32))
+    assert sum(found.major) + sum(found.minor) == len(rates)
+    assert all(low < high for low, high in pairwise(found.edges))
 
 
-def test_standing_among_the_training_users(run: paml.Run, world: paml.Dataset) -> None:
+def test_rate_profiles_among_the_training_users(run: paml.Run, world: paml.Dataset) -> None:
     first, end = world.manifest.splits["train"]
     new_users, _, _ = new_users_of(world, 30)
     users = run.predictor.adapt_many(new_users)
     for user in users:
-        standing = user.rate_profile()
-        assert len(standing.edges) == len(standing.major) + 1 == len(standing.minor) + 1
-        assert sum(standing.major) + sum(standing.minor) == end - first
-        assert sum(standing.major) == world.manifest.major["train"]
-        assert sum(standing.similar.values()) == 10
-        assert standing.rate == user.rate
+        found = user.rate_profile()
+        assert len(found.edges) == len(found.major) + 1 == len(found.minor) + 1
+        assert sum(found.major) + sum(found.minor) == end - first
+        assert sum(found.major) == world.manifest.major["train"]
+        assert sum(found.similar.values()) == 10
+        assert found.rate == user.rate
     by_rate = sorted(users, key=lambda user: user.rate)
     percentiles = [user.rate_profile().percentile for user in by_rate]
     assert percentiles == sorted(percentiles)
@@ -167,10 +167,10 @@ def test_standing_among_the_training_users(run: paml.Run, world: paml.Dataset) -
     assert stored.columns == ["group", "rate", "h"]
 
 
-def test_a_fixed_rate_has_a_standing(run_of: RunOf) -> None:
-    standing = run_of("rating", "melu").adapt().rate_profile()
-    assert standing.percentile == 50
-    assert sum(standing.major) + sum(standing.minor) == len(run_of("rating", "melu").predictor.reference_users.rate_P)
+def test_a_fixed_rate_has_a_profile(run_of: RunOf) -> None:
+    found = run_of("rating", "melu").adapt().rate_profile()
+    assert found.percentile == 50
+    assert sum(found.major) + sum(found.minor) == len(run_of("rating", "melu").predictor.reference_users.rate_P)
 
 
 @pytest.mark.parametrize("name", ["catalogue.parquet", "reference_users.parquet", "vocab.json", "weights.safetensors"])
@@ -241,8 +241,8 @@ def test_recommend_on_the_command_line(
         assert complaint.startswith(message)
 
 
-def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.Dataset, tmp_path: Path) -> None:
-    """The loss is a mean over n rows, so that each alone moves a score n times as far as in company."""
+def test_in_one_step_a_reason_is_the_effect_of_the_rating_alone(world: paml.Dataset, tmp_path: Path) -> None:
+    """The loss is a mean over n rows, so each alone moves a score n times as far as together with the others."""
     settings = {"hidden": (), "embedding_size": 4, "inner_steps": 1, "inner_rate": 0.05, "epochs": 1}
     run = paml.train(world, "melu", "paper", out=tmp_path / "run", settings=settings)
     profile, ratings = {"gender": "F"}, {"3": 5, "7": 1, "11": 4}
@@ -254,7 +254,7 @@ def test_in_one_step_a_reason_is_what_the_rating_does_alone(world: paml.Dataset,
     assert max(map(abs, reasons.values())) > 0.01
 
 
-def test_large_catalogues_are_scored_in_stretches(run: paml.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_catalogues_are_scored_in_chunks(run: paml.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     new_users, queries, _ = new_users_of(run.data(), 5)
     whole = [user.scores() for user in run.predictor.adapt_many(new_users, score=True)]
     some = [user.predict(items) for user, items in zip(run.predictor.adapt_many(new_users), queries, strict=True)]
@@ -266,7 +266,7 @@ def test_large_catalogues_are_scored_in_stretches(run: paml.Run, monkeypatch: py
     assert users[0].predict([]).shape == (0,)
 
 
-def test_pressing_onto_the_scale_is_the_same_in_use() -> None:
+def test_squashing_onto_the_scale_is_the_same_in_use() -> None:
     out = torch.linspace(-10, 20, 10_001)
     in_training = on_scale(out, 1.0, 5.0)
     with torch.no_grad():

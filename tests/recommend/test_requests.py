@@ -1,4 +1,4 @@
-"""What is said of a new_user: what may be missing, and what cannot be meant."""
+"""Requests of new users: what may be missing, and what is invalid."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def context_run(tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
     return paml.train(data, "melu", "paper", out=folder.parent / "run", settings=settings)
 
 
-def test_context_counts_and_may_be_missing(context_run: paml.Run) -> None:
+def test_context_matters_and_may_be_missing(context_run: paml.Run) -> None:
     run, data = context_run, context_run.data()
     tasks = Tasks.of(data, "test")
     rows = data.interactions().collect()
@@ -57,24 +57,24 @@ def test_context_counts_and_may_be_missing(context_run: paml.Run) -> None:
         whole = {one.item: one.score for one in user.recommend(100, exclude_seen=False, context=context)}
         np.testing.assert_allclose([whole[item] for item in ids], user.predict(ids.to_list(), context), atol=1e-5)
         assert not np.allclose(user.predict(ids.to_list()), user.predict(ids.to_list(), context), atol=1e-5)
-        stranger = run.adapt(profiles[tasks.first + number])
-        shift = user.predict(["3"], context)[0] - stranger.predict(["3"], context)[0]
+        unrated = run.adapt(profiles[tasks.first + number])
+        shift = user.predict(["3"], context)[0] - unrated.predict(["3"], context)[0]
         effects = [reason.effect for reason in user.why("3", n=100, context=context)]
         assert sum(effects) == pytest.approx(shift, abs=1e-5)
     with pytest.raises(paml.SettingsError, match="no context field 'lat'; did you mean 'late'"):
         user.predict(["3"], {"lat": 1})
 
 
-def test_the_ladder_of_what_is_missing(run: paml.Run) -> None:
+def test_profile_and_ratings_may_be_missing(run: paml.Run) -> None:
     ratings, everything = {"3": 5, "7": 1}, run.predictor.catalogue.ids
     nothing = run.adapt()
     assert nothing.group is None
     assert 1 <= nothing.predict(everything).min() <= nothing.predict(everything).max() <= 5
-    # no ratings: theta with the profile; no profile: every field is unknown, and so is a value nobody had
+    # no ratings: theta with the profile; no profile: every field is unknown, as is a value that nobody had
     woman = run.adapt({"gender": "F"})
     assert not np.allclose(woman.predict(everything), nothing.predict(everything), atol=1e-4)
-    stranger = run.adapt({"gender": "unheard of", "age": None, "zip": ""}, ratings)
-    np.testing.assert_array_equal(stranger.predict(everything), run.adapt(ratings=ratings).predict(everything))
+    unknown = run.adapt({"gender": "unheard of", "age": None, "zip": ""}, ratings)
+    np.testing.assert_array_equal(unknown.predict(everything), run.adapt(ratings=ratings).predict(everything))
     # written as a number or as text
     as_text, as_number = run.adapt({"age": "25"}, ratings), run.adapt({"age": 25.0}, ratings)
     np.testing.assert_array_equal(as_text.predict(everything), as_number.predict(everything))
@@ -84,7 +84,7 @@ def test_the_ladder_of_what_is_missing(run: paml.Run) -> None:
     assert "F" in run.predictor.fields[0].values
 
 
-def test_an_item_nobody_rated_is_what_its_content_says(tmp_path: Path) -> None:
+def test_an_item_that_nobody_rated_is_described_by_its_content(tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "tables", users=40)
     with (folder / "movies.csv").open("a") as file:
         file.write('new,"A film nobody knows",drama|genre1,3.5\nnewer,"Another",drama|genre1,3.5\n')
@@ -120,7 +120,7 @@ def test_an_item_nobody_rated_is_what_its_content_says(tmp_path: Path) -> None:
         ({"gender": True}, {}, "'gender' is True; expected text or a number"),
     ],
 )
-def test_what_cannot_be_meant_is_named(run: paml.Run, profile: Any, ratings: Any, message: str) -> None:
+def test_invalid_input_is_named(run: paml.Run, profile: Any, ratings: Any, message: str) -> None:
     with pytest.raises(paml.SettingsError, match=message) as raised:
         run.adapt(profile, ratings)
     assert len(str(raised.value)) < 300

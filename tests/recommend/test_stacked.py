@@ -1,4 +1,4 @@
-"""Members stacked say what they say one by one: for every method and target, in threads, and in a predictor."""
+"""Stacked members predict what they predict one by one: every method and target, in threads, in a predictor."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from paml.recommend.stacked import MAX_USERS, MIN_MEMBERS, Stack
 
 RunOf = Callable[[str, str], paml.Run]
 STACKED = [method for method in METHODS if method != "at_paml"]
-NEWCOMERS = [
+NEW_USERS = [
     NewUser({"gender": "F", "age": "25"}, [Rating("3", 1), Rating("11", 1)]),
     NewUser({}, []),
     NewUser({"gender": "M", "age": "unheard of"}, [Rating("20", 1)]),
@@ -34,11 +34,11 @@ def larger(run: paml.Run) -> paml.Run:
 
 @pytest.mark.parametrize("target", ["rating", "click"])
 @pytest.mark.parametrize("method", STACKED)
-def test_stacked_members_are_the_members(target: str, method: str, run_of: RunOf) -> None:
+def test_stacked_members_have_the_outputs_of_the_members(target: str, method: str, run_of: RunOf) -> None:
     predictor = larger(run_of(target, method)).predictor
     assert Stack.suits(predictor.members)
     stack = Stack(predictor.members)
-    batch, rows, context = predictor.batch(NEWCOMERS), slice(5, 90), predictor.encoding.context([{}])
+    batch, rows, context = predictor.batch(NEW_USERS), slice(5, 90), predictor.encoding.context([{}])
     stacked = stack.adapt(batch)
     with torch.no_grad():
         alone = [member.adapt(batch) for member in predictor.members]
@@ -49,9 +49,9 @@ def test_stacked_members_are_the_members(target: str, method: str, run_of: RunOf
 
 
 @pytest.mark.parametrize("method", ["ridge", "reg_paml"])
-def test_a_predictor_with_many_members_answers_one_user_as_many(method: str, run_of: RunOf) -> None:
+def test_a_predictor_with_many_members_answers_one_user_as_it_answers_many(method: str, run_of: RunOf) -> None:
     predictor = larger(run_of("rating", method)).predictor
-    many = NEWCOMERS * MAX_USERS  # too many to be stacked
+    many = NEW_USERS * MAX_USERS  # too many to be stacked
     expected = [user.scores() for user in predictor.adapt_many(many, score=True)]
     rates = [user.rate for user in predictor.adapt_many(many)]
     for new_user, scores, rate in zip(many, expected, rates, strict=True):
@@ -70,9 +70,9 @@ def test_threads_share_a_stack(run: paml.Run) -> None:
     def scores(new_user: NewUser) -> np.ndarray:
         return predictor.adapt(new_user.profile, new_user.ratings).scores()
 
-    expected = [scores(new_user) for new_user in NEWCOMERS]
+    expected = [scores(new_user) for new_user in NEW_USERS]
     with ThreadPoolExecutor(8) as pool:
-        for found, right in zip(pool.map(scores, NEWCOMERS * 20), expected * 20, strict=True):
+        for found, right in zip(pool.map(scores, NEW_USERS * 20), expected * 20, strict=True):
             np.testing.assert_array_equal(found, right)
 
 

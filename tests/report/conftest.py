@@ -1,4 +1,4 @@
-"""Comparisons with everything that a report can show: one of ratings, one of clicks, their reports written once."""
+"""Comparisons with everything that a report can show: one of ratings, one of clicks; their reports are written once."""
 
 from pathlib import Path
 

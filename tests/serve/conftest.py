@@ -1,4 +1,4 @@
-"""Stores to try: an SQLite file and a database in a PostgreSQL of our own, both as in production."""
+"""Stores for the tests: an SQLite file and a database in our own PostgreSQL, both as in production."""
 
 import itertools
 import os
@@ -47,7 +47,7 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "60", "-m", mode, "stop")
 
     def new_url(self) -> str:
-        """An empty schema: as good as a database of its own, and made in no time."""
+        """An empty schema: as good as its own database, and quick to create."""
         name = f"store{next(self._names)}"
         with psycopg.connect(host="127.0.0.1", port=self.port, user="paml", dbname="postgres") as connection:
             connection.execute(f"CREATE SCHEMA {name}")
@@ -126,7 +126,7 @@ def store(url: str) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def trained(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
-    """A small run on the embedded data."""
+    """A small run on the synthetic data."""
     out = tmp_path_factory.mktemp("trained") / "run"
     paml.train(world, method="ridge", out=out, settings={"epochs": 2, "ensemble_size": 2})
     return paml.Run.load(out)

@@ -1,4 +1,4 @@
-"""Training: every method by one contract, resume to equal weights, honest errors."""
+"""Training: one contract for every method, resume to equal weights, clear errors."""
 
 import json
 import os
@@ -35,7 +35,7 @@ QUICK = {
 
 @pytest.fixture(scope="session")
 def middle_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
-    """The embedded world at its default size."""
+    """The synthetic world at its default size."""
     return paml.prepare("synthetic", out=tmp_path_factory.mktemp("middle") / "data")
 
 
@@ -84,7 +84,7 @@ def test_lands_between_the_noise_floor_and_bias_fold_in(
     assert middle_world.manifest.source.facts["best_mse"] < mse < bias
 
 
-def test_personal_rates_differ_between_users_and_others_do_not(world: paml.Dataset, tmp_path: Path) -> None:
+def test_personal_rates_differ_between_users_and_fixed_rates_do_not(world: paml.Dataset, tmp_path: Path) -> None:
     rates = {m: paml.train(world, m, out=tmp_path / m, settings=QUICK).evaluate()["rate"] for m in ("melu", "reg_paml")}
     assert rates["melu"].n_unique() == 1
     assert rates["reg_paml"].n_unique() > 10
@@ -156,7 +156,7 @@ def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> 
     assert paml.train(world, "paml", out=run.path, resume=True, settings=QUICK).settings == run.settings
 
 
-def test_what_cannot_begin_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
     for wrong, message in (
         ({"device": "warp"}, "device 'warp' cannot be used"),
         ({"head": "click"}, "does not fit"),
@@ -195,7 +195,7 @@ def test_zero_epochs_and_no_validation_users(tmp_path: Path) -> None:
     assert paml.evaluate(trained)["mse"] == {"all": None, "major": None, "minor": None}
 
 
-def test_foreign_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
+def test_unknown_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such run"):
         paml.load(tmp_path / "nowhere")
     run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
@@ -221,7 +221,7 @@ def test_foreign_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Pat
         paml.load(run.path)
 
 
-def test_exchanged_or_edited_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
+def test_replaced_or_edited_parts_of_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
     runs = [paml.train(world, "paml", out=tmp_path / str(seed), seed=seed, settings=QUICK) for seed in (0, 1)]
     shutil.copy(runs[1].path / "weights.safetensors", runs[0].path)
     with pytest.raises(FormatError, match="do not belong together"):
@@ -236,14 +236,14 @@ def test_items_unknown_in_training_share_one_code(world: paml.Dataset, tmp_path:
     run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
     codes = run.ensemble.members[0].network.items.known.codes_I.numpy()
     end = world.array("offsets")[world.manifest.splits["train"][1]]
-    met = np.unique(world.array("item")[:end])
-    assert np.array_equal(np.flatnonzero(codes), met)
-    assert np.array_equal(codes[met], np.arange(1, len(met) + 1))
+    interacted = np.unique(world.array("item")[:end])
+    assert np.array_equal(np.flatnonzero(codes), interacted)
+    assert np.array_equal(codes[interacted], np.arange(1, len(interacted) + 1))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("missing", ["users", "items"])
-def test_data_without_profiles_or_contents(method: str, missing: str, tables: Path, tmp_path: Path) -> None:
+def test_data_without_profiles_or_item_content(method: str, missing: str, tables: Path, tmp_path: Path) -> None:
     schema = tables / "schema.toml"
     head, _, tail = schema.read_text().partition(f"[{missing}.fields]")
     rest = tail[tail.index("[items]") :] if missing == "users" else ""
@@ -258,7 +258,7 @@ def test_data_without_profiles_or_contents(method: str, missing: str, tables: Pa
         assert run.evaluate()["mse"].is_finite().all()
 
 
-def test_fields_may_be_called_like_parts_of_a_module(tables: Path, tmp_path: Path) -> None:
+def test_fields_may_have_the_names_of_module_attributes(tables: Path, tmp_path: Path) -> None:
     schema = tables / "schema.toml"
     schema.write_text(
         schema.read_text().replace('gender = "categorical"', 'type = { kind = "categorical", column = "gender" }')
@@ -288,7 +288,7 @@ def test_the_memory_reports_its_recall(index: str, world: paml.Dataset, tmp_path
     assert summary["memory_recall"] == 1.0 if index == "exact" else summary["memory_recall"] > 0.5
 
 
-def test_fields_can_be_left_out(world: paml.Dataset, tmp_path: Path) -> None:
+def test_fields_can_be_excluded(world: paml.Dataset, tmp_path: Path) -> None:
     settings = {**QUICK, "exclude_fields": "user.zip,item.genre,item.year"}
     run = paml.train(world, "reg_paml", out=tmp_path / "run", settings=settings)
     assert [field.name for field in run.settings.data_schema.user] == ["gender", "age", "occupation"]

@@ -1,4 +1,4 @@
-"""Recipe files of people's own: by path, checked as a whole, and noticed when they change."""
+"""Users' own recipe files: given by path, checked as a whole, and compared by content."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_file_is_a_recipe(file: Path) -> None:
     assert recipe_label("paper") == "paper"
 
 
-def test_the_data_has_the_last_word(tmp_path: Path) -> None:
+def test_tables_of_the_data_set_override_others(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text("epochs = 1\n[source.ml-1m]\nepochs = 4\n[method.melu]\nepochs = 2\n[target.click]\nepochs = 3\n")
     asked = [("paml", "", "rating"), ("melu", "", "rating"), ("melu", "", "click"), ("melu", "ml-1m", "click")]
@@ -67,13 +67,13 @@ def test_the_data_has_the_last_word(tmp_path: Path) -> None:
         ("[method.melu.deeper]\nx = 1", r"own.toml: unknown setting 'deeper'"),
     ],
 )
-def test_wrong_files(file: Path, text: str, message: str) -> None:
+def test_invalid_files_are_refused(file: Path, text: str, message: str) -> None:
     file.write_text(text)
     with pytest.raises(SettingsError, match=message):
         load_recipe(file, "paml", {})
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere.toml: cannot be read \(No such file"):
         load_recipe(tmp_path / "nowhere.toml", "paml", {})
     (tmp_path / "folder.toml").mkdir()
@@ -84,7 +84,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_recipe(tmp_path / "binary.toml", "paml", {})
 
 
-def test_content_counts_not_comments(file: Path) -> None:
+def test_the_digest_ignores_comments(file: Path) -> None:
     before = recipe_digest(file)
     file.write_text("# why\n" + TEXT)
     assert recipe_digest(file) == before
@@ -92,7 +92,7 @@ def test_content_counts_not_comments(file: Path) -> None:
     assert recipe_digest(file) != before
 
 
-def test_a_comparison_notices_another_content(world: paml.Dataset, file: Path, tmp_path: Path) -> None:
+def test_a_comparison_detects_changed_content(world: paml.Dataset, file: Path, tmp_path: Path) -> None:
     settings = {"epochs": 1, "embedding_size": 4}
     out = tmp_path / "out"
     paml.compare(world, ["melu"], 1, file, out=out, baselines=["bias"], settings=settings)
@@ -103,7 +103,7 @@ def test_a_comparison_notices_another_content(world: paml.Dataset, file: Path, t
         paml.compare(world, ["melu"], 1, file, out=out, baselines=["bias"], settings=settings)
 
 
-def test_the_usual_folder_of_a_run(
+def test_the_default_folder_of_a_run(
     world: paml.Dataset, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,11 +1,11 @@
-"""The inner loop, the only one: theta_i = theta - alpha_i * dL_i/dtheta (paper, Eq. 1), any number of steps.
+"""The only inner loop: theta_i = theta - alpha_i * dL_i/dtheta (paper, Eq. 1), any number of steps.
 
 One gradient step is attention over the support set. For a linear layer with support inputs X and output gradients D the
 gradient is X^T D, so the adapted layer needs no weights per user:
 
     x (W - alpha X^T D)  =  x W  -  alpha (x X^T) D
 
-Products with W are shared by all users of a batch; only the small products x X^T are per user. D comes from written-out
+Products with W are shared by all users of a batch; only the small products x X^T are per user. D comes from explicit
 backpropagation, so ordinary autograd through it gives exact second-order meta-gradients. Where weights per user are
 cheaper (narrow layers, many steps) or needed (a rate per parameter), they are kept instead.
 
@@ -31,19 +31,19 @@ class Rate(Protocol):
     """The rates of B users, and what they do to a layer: one for each user, or one for each parameter."""
 
     def per_user(self, users: int) -> Tensor:
-        """One number per user, for tables and figures, (B); of rates per parameter, their mean."""
+        """One number per user, for tables and figures, (B); for rates per parameter, their mean."""
 
     def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
         """Layer k after one of `steps` gradient steps."""
 
     def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
-        """alpha (x X^T) of layer k for the one user, (R, S, 1) or (R, S, K): what times the gradients moves outputs."""
+        """alpha (x X^T) of layer k for a single user, (R, S, 1) or (R, S, K): how much each gradient counts."""
 
     def prior_variance(self) -> Tensor:
         """alpha_i as the variance of a prior, kept above 0, (B)."""
 
     def prior_sd(self, steps_B: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """The prior that so many steps on the last layer amount to, to first order: variance steps times rate.
+        """The prior that these steps on the last layer amount to, to first order: its variance is steps times rate.
 
         Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
         """
@@ -92,7 +92,7 @@ class RatePerParameter:
         return mean.expand(users)
 
     def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
-        """W - A * X^T D, the gradient materialised: it does not factor."""
+        """W - A * X^T D, with the gradient materialised, since it does not factor."""
         return layer.moved_by(x, grad_BSK, self.theta[k])
 
     def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
@@ -101,7 +101,7 @@ class RatePerParameter:
         return product_RSK + (x.shared_BC[0] * key.shared_BC[0]) @ self.theta[k].shared_CK
 
     def prior_variance(self) -> Tensor:
-        """Never asked for: a prior has one variance per user."""
+        """Never called: a prior has one variance per user."""
         raise NotImplementedError
 
     def prior_sd(self, steps_B: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ class RatePerParameter:
 
 
 class Step(NamedTuple):
-    """One gradient step: each layer's inputs, and the gradients by its outputs, for the support rows."""
+    """One gradient step: each layer's inputs, and the gradients with respect to its outputs, for the support rows."""
 
     inputs: tuple[AnyInput, ...]
     gradients: tuple[Tensor, ...]
@@ -131,7 +131,7 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Adapted layers, and how they came to be: what the regulariser and explanations look at."""
+    """Adapted layers, and how they were computed, for the regulariser and for explanations."""
 
     layers: tuple[Layer, ...]
     steps: tuple[Step, ...] = ()
@@ -150,7 +150,7 @@ def forward(layers: Sequence[Layer], x: AnyInput) -> tuple[Tensor, list[AnyInput
     z = layers[0].forward(x)
     ones_B1 = x.shared_BC.new_ones(len(x.shared_BC), 1)
     for layer in layers[1:]:
-        inputs.append(LayerInput(z.relu_(), ones_B1))  # in place: nobody needs z, and none of the forms returns a view
+        inputs.append(LayerInput(z.relu_(), ones_B1))  # in place: z is not needed again, and no layer returns a view
         z = layer.forward(inputs[-1])
     return z, inputs
 
@@ -170,7 +170,7 @@ def adapt(
 ) -> Adaptation:
     """Take `steps` gradient steps on the support set with each user's rate.
 
-    `first_order` treats the gradients as constants; the rate is differentiated in any case. `offset_BSK` is added to
+    `first_order` treats the gradients as constants; the rate is always differentiated. `offset_BSK` is added to
     the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with a
     `pseudo_count` c, their sum divided by n + c. Where autograd is off, as in serving, no graph is built.
     """
@@ -190,7 +190,7 @@ def adapt(
 def _backpropagate(
     layers: Sequence[Layer], x: AnyInput, y_BS: Tensor, weight_BS: Tensor, head: Head, offset_BSK: Tensor | None
 ) -> tuple[list[AnyInput], list[Tensor]]:
-    """Each layer's input and the gradient of the user's mean loss by its output."""
+    """Each layer's input and the gradient of the user's loss with respect to its output."""
     out_BSK, inputs = forward(layers, x)
     if offset_BSK is not None:
         out_BSK = out_BSK + offset_BSK

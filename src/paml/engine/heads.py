@@ -1,6 +1,6 @@
 """Heads: what the last layer's outputs mean, their loss, its gradient in closed form, and the prediction.
 
-Losses are means over a user's rows (paper, Sec. D.5); masked places count as nothing.
+Losses are means over a user's rows (paper, Sec. D.5); masked places do not count.
 Legend: B users, R rows, K outputs.
 """
 
@@ -47,16 +47,16 @@ class Head(Protocol):
         """Loss of each row, (B, R)."""
 
     def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
-        """Derivative of each row's loss by its outputs, (B, R, K)."""
+        """Derivative of each row's loss with respect to its outputs, (B, R, K)."""
 
     def row_curvature(self, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
-        """Second derivative of each row's loss by its last output, (B, R); without targets, at the prediction."""
+        """Second derivative of each row's loss w.r.t. its last output, (B, R); without targets, at the prediction."""
 
     def predict(self, out_BRK: Tensor) -> Tensor:
         """Predicted rating, or click probability, (B, R)."""
 
     def initial_bias(self, mean: float) -> Tensor:
-        """Output biases with which everything is predicted as the training mean, (K)."""
+        """Output biases that predict the training mean for every row, (K)."""
 
 
 @dataclass(frozen=True)
@@ -164,12 +164,12 @@ class ClickHead:
 
 
 def on_scale(out: Tensor, low: float, high: float) -> Tensor:
-    """Outputs between low and high without losing their order, which clipping would (nDCG looks at it).
+    """Squash outputs between low and high and keep their order, which clipping would lose (nDCG depends on it).
 
-    Beyond a hundredth of the scale from an end, the way to that end is covered exponentially slower and slower.
+    From a hundredth of the scale before either end, outputs approach that end exponentially.
     """
     edge = EDGE * (high - low)
-    if not torch.is_grad_enabled():  # in use, few are beyond, and exponentials of all would cost more than the rest
+    if not torch.is_grad_enabled():  # in use few lie beyond, and exponentials of all would cost more than the rest
         inside = out.clamp(low + edge, high - edge)
         beyond = inside != out
         return inside.masked_scatter_(beyond, _squashed(out[beyond], low, high, edge)) if beyond.any() else inside
@@ -177,11 +177,11 @@ def on_scale(out: Tensor, low: float, high: float) -> Tensor:
 
 
 def _squashed(out: Tensor, low: float, high: float, edge: float) -> Tensor:
-    """The same, of any outputs."""
+    """The same for outputs anywhere."""
     over, under = (out - (high - edge)).clamp(min=0), (low + edge - out).clamp(min=0)
     inside = out.clamp(low + edge, high - edge)
     squashed = inside - edge * torch.expm1(-over / edge) + edge * torch.expm1(-under / edge)
-    return squashed.clamp(low, high)  # against the last bit of rounding
+    return squashed.clamp(low, high)  # guards against rounding in the last bit
 
 
 def click_weight(y: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Linear layers in three forms: shared by all users, attending to the support set, or with weights of each user's own.
+"""Linear layers in three forms: shared by all users, attending to the support set, or with each user's own weights.
 
 A layer's input has a part that differs by row and a part that all rows of a user share (the user's embedding, and the
-constant one whose weight is the bias).
+constant 1 whose weight is the bias).
 
 Legend: B users, R rows (S of the support set), D inputs per row, C shared inputs, K outputs, N distinct items.
 """
@@ -26,7 +26,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerInput:
-    """Input of a further layer for all rows of B users: activations, and the constant one."""
+    """Input of a later layer for all rows of B users: activations, and the constant 1."""
 
     x_BRD: Tensor
     shared_BC: Tensor
@@ -42,7 +42,7 @@ class LayerInput:
         return times_transposed(self.x_BRD, keys_BSD) + _shared_product(self.shared_BC, shared_key_BC)
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """x W_i and what is shared by a user's rows, (B, R, K)."""
+        """x W_i plus what a user's rows share, (B, R, K)."""
         return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
 
 
@@ -53,13 +53,13 @@ class ItemTable:
     """
 
     def __init__(self, vectors_ND: Tensor, known: tuple[Tensor, Tensor] | None = None) -> None:
-        """`known` are weights, and the products with them."""
+        """`known` is a pair: weights, and the products with them."""
         self.vectors_ND = vectors_ND
         self._weights_DK = None if known is None else known[0]
         self._products_NK = vectors_ND if known is None else known[1]
 
     def products(self, weights_DK: Tensor) -> Tensor:
-        """Item vectors times the weights that belong to them, (N, K)."""
+        """Item vectors times their part of the weights, (N, K)."""
         if self._weights_DK is not weights_DK:
             self._weights_DK = weights_DK
             self._products_NK = self._times(weights_DK[: self.width])
@@ -72,12 +72,12 @@ class ItemTable:
 
     @property
     def is_materialised(self) -> bool:
-        """Whether `vectors_ND` has all that is known of the items."""
+        """Whether `vectors_ND` holds everything that is known about the items."""
         return True
 
     @property
     def smallest_chunk(self) -> int:
-        """How many items a chunk should have at least."""
+        """The least number of items that a chunk should have."""
         return 1
 
     def rows(self, index_R: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class ItemTable:
         return self.vectors_ND[items]
 
     def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
-        """A chunk of the items, or of their vectors' first part, times E weights, and what is added, (E, R)."""
+        """E weights times a chunk of the items, or the first part of their vectors, plus `add_E1`, (E, R)."""
         return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
 
     def _times(self, weights_DK: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class ItemTable:
 
 @dataclass(frozen=True)
 class ItemInput:
-    """Input of the first layer: rows point into a table of distinct items, and may have a context of their own."""
+    """Input of the first layer: rows point into a table of distinct items, and each may have a context."""
 
     table: ItemTable
     index_BR: Tensor
@@ -108,7 +108,7 @@ class ItemInput:
 
     @cached_property
     def x_BRD(self) -> Tensor:
-        """The rows materialised; one tensor however often it is asked for."""
+        """The rows materialised, once."""
         x_BRD = self.table.rows(self.index_BR.flatten()).view(*self.index_BR.shape, self.table.width)
         return x_BRD if self.context_BRD is None else torch.cat([x_BRD, self.context_BRD], dim=-1)
 
@@ -118,7 +118,7 @@ class ItemInput:
         return times_transposed(self.x_BRD, self.x_BRD) + (self.shared_BC**2).sum(dim=1).view(-1, 1, 1)
 
     def detached(self) -> "ItemInput":
-        """The same as constants."""
+        """The same, treated as constants."""
         context_BRD = None if self.context_BRD is None else self.context_BRD.detach()
         return ItemInput(ItemTable(self.table.vectors_ND.detach()), self.index_BR, self.shared_BC.detach(), context_BRD)
 
@@ -131,29 +131,29 @@ class ItemInput:
         return z_BRK + self.context_BRD @ weights.rows_DK[self.table.width :]
 
     def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
-        """x X^T, shared inputs included, (B, R, S); of the keys with themselves it is computed once."""
+        """x X^T, shared inputs included, (B, R, S); for the keys themselves it is computed once."""
         if self.x_BRD is keys_BSD:
             return self.gram_BRR
         return times_transposed(self.x_BRD, keys_BSD) + _shared_product(self.shared_BC, shared_key_BC)
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """x W_i and what is shared by a user's rows, (B, R, K)."""
+        """x W_i plus what a user's rows share, (B, R, K)."""
         return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
 
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """The same of the items' vectors alone, without a context, or of their first part: as wide as the weights."""
+        """The same for the item vectors alone, without context, or for their first part, as wide as the weights."""
         return torch.baddbmm(shared_B1K, self.x_BRD[..., : weights_BDK.shape[1]], weights_BDK)
 
     def look_up(self, table_NK: Tensor) -> Tensor:
-        """What a table says of the rows' items, (B, R, K)."""
+        """The table's entries for the rows' items, (B, R, K)."""
         return table_NK.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, table_NK.shape[1])
 
 
 @dataclass(frozen=True)
 class TableInput:
-    """Input of the first layer for a whole chunk of the table, the same rows and one context for each user.
+    """Input of the first layer for a chunk of the table: the same rows for every user, in one context each.
 
-    Nothing is gathered, and items times weights of all users' own is one product: how serving scores everything.
+    Nothing is gathered, and items times all users' own weights is one product: serving scores all items this way.
     """
 
     table: ItemTable
@@ -164,7 +164,7 @@ class TableInput:
 
     @cached_property
     def x_BRD(self) -> Tensor:
-        """The rows materialised, for whoever needs them."""
+        """The rows materialised, for callers that need them."""
         x_BRD = self.table.chunk(self.items).expand(len(self.shared_BC), -1, -1)
         if self.context_BD is None:
             return x_BRD
@@ -183,7 +183,7 @@ class TableInput:
         return self.times(keys_BSD.mT, zeros_B1S) + _shared_product(self.shared_BC, shared_key_BC)
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """x W_i and what is shared by a user's rows, (B, R, K)."""
+        """x W_i plus what a user's rows share, (B, R, K)."""
         if self.context_BD is not None:
             D = self.table.width
             shared_B1K = shared_B1K + self.context_BD.unsqueeze(1) @ weights_BDK[:, D:]
@@ -191,13 +191,13 @@ class TableInput:
         return self.items_times(weights_BDK, shared_B1K)
 
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """The same of the items' vectors alone, or of their first part: one product for all users."""
+        """The same for the item vectors alone, or for their first part: one product for all users."""
         B, D, K = weights_BDK.shape
         weights_ED = weights_BDK.mT.reshape(B * K, D)
         return self.table.chunk_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT
 
     def look_up(self, table_NK: Tensor) -> Tensor:
-        """What a table says of the rows' items, (1, R, K)."""
+        """The table's entries for the rows' items, (1, R, K)."""
         return table_NK[self.items].unsqueeze(0)
 
 
@@ -216,7 +216,7 @@ class SharedLayer:
         return x.project(self.weights)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
-        """Gradient by the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
+        """Gradient w.r.t. the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
         return backpropagate(grad_BRK, self.weights.rows_DK, active_BRD)
 
     def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer | PersonalLayer":
@@ -231,16 +231,16 @@ class SharedLayer:
         return PersonalLayer(self.weights.rows_DK - rows_BDK, self.weights.shared_CK - shared_BCK)
 
     def of(self, users: slice) -> "SharedLayer":
-        """The layer of some of the users: the same for all."""
+        """The layer for some of the users: the same for all."""
         return self
 
     def own(self) -> dict[str, Tensor]:
-        """What is each user's own: nothing."""
+        """Each user's own tensors: none."""
         return {}
 
     @classmethod
     def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "SharedLayer":
-        """The layer from theta and what `own` gave."""
+        """The layer from theta and what `own` returned."""
         return cls(weights)
 
 
@@ -263,13 +263,13 @@ class AttendingLayer:
         return torch.baddbmm(x.project(self.weights), self.alpha_B11 * products_BRS, self.values_BSK, alpha=-1)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
-        """Gradient by the rows' inputs before their ReLU: g W^T - alpha (g D^T) X where the input is above 0."""
+        """Gradient w.r.t. the rows' inputs before their ReLU: g W^T - alpha (g D^T) X where the input is above 0."""
         attention_BRS = self.alpha_B11 * times_transposed(grad_BRK, self.values_BSK)
         base_BRD = times_transposed(grad_BRK, self.weights.rows_DK)
         return where_active(torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1), active_BRD)
 
     def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer":
-        """A further block of keys and values; the first layer's keys never change, so there values add up."""
+        """One more block of keys and values; the first layer's keys never change, so its values add up."""
         if x.is_first:
             return replace(self, values_BSK=self.values_BSK + grad_BSK)
         return replace(
@@ -279,15 +279,15 @@ class AttendingLayer:
         )
 
     def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
-        """Never asked for: a rate per parameter does not factor, and is not used with attention."""
+        """Never called: a rate per parameter does not factor, and is not used with attention."""
         raise NotImplementedError
 
     def of(self, users: slice) -> "AttendingLayer":
-        """The layer of some of the users."""
+        """The layer for some of the users."""
         return self.restored(self.weights, {name: tensor[users] for name, tensor in self.own().items()})
 
     def own(self) -> dict[str, Tensor]:
-        """What is each user's own."""
+        """Each user's own tensors."""
         return {
             "alpha_B11": self.alpha_B11,
             "keys_BSD": self.keys_BSD,
@@ -297,13 +297,13 @@ class AttendingLayer:
 
     @classmethod
     def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "AttendingLayer":
-        """The layer from theta and what `own` gave."""
+        """The layer from theta and what `own` returned."""
         return cls(weights, **own)
 
 
 @dataclass(frozen=True)
 class PersonalLayer:
-    """Weights of each user's own."""
+    """Each user's own weights."""
 
     rows_BDK: Tensor
     shared_BCK: Tensor
@@ -314,7 +314,7 @@ class PersonalLayer:
         return x.times(self.rows_BDK, shared_B1K)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
-        """Gradient by the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
+        """Gradient w.r.t. the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
         return where_active(times_transposed(grad_BRK, self.rows_BDK), active_BRD)
 
     def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "PersonalLayer":
@@ -327,16 +327,16 @@ class PersonalLayer:
         return PersonalLayer(self.rows_BDK - rows_BDK, self.shared_BCK - shared_BCK)
 
     def of(self, users: slice) -> "PersonalLayer":
-        """The layer of some of the users."""
+        """The layer for some of the users."""
         return PersonalLayer(self.rows_BDK[users], self.shared_BCK[users])
 
     def own(self) -> dict[str, Tensor]:
-        """What is each user's own."""
+        """Each user's own tensors."""
         return {"rows_BDK": self.rows_BDK, "shared_BCK": self.shared_BCK}
 
     @classmethod
     def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "PersonalLayer":
-        """The layer from what `own` gave."""
+        """The layer from what `own` returned."""
         return cls(**own)
 
 
@@ -354,9 +354,9 @@ def attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
     """Whether attention needs fewer multiplications per support row than weights materialised per user.
 
     Materialising a gradient costs D K per step, and every pass over rows D K. Attention costs S (D + K) per pass and
-    block of keys; the first layer has one block, whose products with itself are computed once. Passes are: one over the
-    query rows (a quarter of the support rows), and in each further step one forward and, but in the first layer, one
-    backward over the support rows.
+    block of keys; the first layer has one block, whose products with itself are computed once. There is one
+    pass over the query rows (a quarter of the support rows), and in each further step one forward and, except in the
+    first layer, one backward pass over the support rows.
     """
     S, K = grad_BSK.shape[1:]
     D = x.x_BRD.shape[2]
@@ -364,12 +364,12 @@ def attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
     if x.is_first:
         attention = S * (0.25 * (D + K) + (D if further else 0) + further * K)
         materialised = D * K * (0.25 + further + steps)
-    else:  # steps blocks for the query, steps / 2 on average before
+    else:  # `steps` blocks for the query rows, half as many on average before
         attention = S * (D + K) * (0.25 * steps + further * steps)
         materialised = D * K * (0.25 + 2 * further + steps)
     return attention < materialised
 
 
 def _shared_product(shared_BC: Tensor, key_BC: Tensor) -> Tensor:
-    """What shared inputs add to all products of a user, (B, 1, 1)."""
+    """What the shared inputs add to all products of a user, (B, 1, 1)."""
     return (shared_BC * key_BC).sum(dim=1).view(-1, 1, 1)

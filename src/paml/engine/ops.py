@@ -1,8 +1,8 @@
 """Products that the layers are made of, with gradients that touch memory as little as possible.
 
 Plain autograd returns the gradient of a transposed factor as a transposed view, and elementwise operations on such
-a view cost many times as much; here all gradients are contiguous, and what can be done in place is. Without gradients
-they are plain operations, which `torch.func` can transform.
+a view cost many times as much; here all gradients are contiguous, and computed in place where possible. Without
+gradients they are plain operations, which `torch.func` can transform.
 
 Legend: B users, R rows, D inputs, K outputs, N distinct items.
 """

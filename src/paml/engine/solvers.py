@@ -5,8 +5,8 @@ the prior's variance alpha_i, which says how far the user's weights may lie from
 
     w_i  =  theta + argmin_d  sum_j loss(x_j (theta + d), y_j) + |d|^2 / (2 alpha_i)
 
-For squared error that is ridge regression, exact after one Newton step; for clicks it takes a few. A step is solved
-among the features or among the support rows, whichever are fewer.
+For squared error that is ridge regression, exact after one Newton step; for clicks it takes a few. A step solves
+a system in the features or in the support rows, whichever are fewer.
 
 Legend: B users, S support rows, D inputs per row, C shared inputs, K outputs, F = D + 1 features of the last layer.
 """
@@ -23,21 +23,21 @@ from paml.engine.layers import AnyInput, ItemInput, PersonalLayer, SharedLayer
 from paml.errors import SettingsError
 from paml.settings import Settings
 
-MIN_CURVATURE = 1e-12  # of a click that is as good as certain; its root has a finite slope
+MIN_CURVATURE = 1e-12  # of an almost certain click: its square root keeps a finite slope
 
 
 class SolverSettings(Settings):
-    """How far the inner problem is solved."""
+    """How each user's problem is solved."""
 
-    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps of ridge")
+    inner_steps: int = Field(1, ge=0, description="gradient steps on the support set; Newton steps for ridge")
     pseudo_count: float = Field(
-        0.0, ge=0, description="start of a learned c: the inner loss is a sum over n rows / (n + c); 0 for the mean"
+        0.0, ge=0, description="initial c, then learned: the inner loss is a sum over n rows / (n + c); 0 for the mean"
     )
     first_order: bool = Field(False, description="treat inner gradients as constants in the outer step")
 
 
 class Solver(nn.Module):
-    """Adapts theta to the support sets of a batch, and says what that amounts to."""
+    """Adapts theta to the support sets of a batch; gives the prior that this implies, and each row's part in it."""
 
     steps: int
 
@@ -48,36 +48,36 @@ class Solver(nn.Module):
         raise NotImplementedError
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """The prior of the last layer's weights that adapting amounts to, before a further answer.
+        """The prior of the last layer's weights that adapting amounts to, before one more answer.
 
         Standard deviations of the weights of the rows' inputs, (B, 1, D) or (B, 1, 1), and of a user's level, (B).
         """
         raise NotImplementedError
 
     def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
-        """x dW of the one adapted user as one summand per support row, (R, S, K); dW is how far layer k was moved.
+        """x dW of the single adapted user as one term per support row, (R, S, K); dW is how far layer k moved.
 
-        `zero_SK` has zeros for every support row and output.
+        `zero_SK` holds a zero for every support row and output.
         """
         raise NotImplementedError
 
 
 class GradientSteps(Solver):
-    """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (c's start) is above 0.
+    """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (the initial c) is above 0.
 
-    With c = 0 it is the paper's mean over the n support rows; with c > 0 few rows move a user less far than many.
+    With c = 0 it is the paper's mean over the n support rows; with c > 0, few rows move a user less than many.
     """
 
     def __init__(self, head: Head, settings: SolverSettings) -> None:
         super().__init__()
         self.head, self.steps, self.first_order = head, settings.inner_steps, settings.first_order
-        start = settings.pseudo_count
-        self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(start))) if start else None
+        initial = settings.pseudo_count
+        self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(initial))) if initial else None
 
     def forward(
         self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
-        """theta_i = theta - alpha_i dL_i/dtheta, again and again."""
+        """theta_i = theta - alpha_i dL_i/dtheta, repeated `steps` times."""
         return adapt(
             theta,
             x,
@@ -92,7 +92,7 @@ class GradientSteps(Solver):
         )
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """T steps of rate alpha on a loss divided by n + c: a variance of T alpha / (n + c); n is the next answer's."""
+        """T steps of rate alpha on a sum / (n + c): a variance of T alpha / (n + c), where n counts the next answer."""
         count_B = mask_BS.sum(dim=1) + 1
         count_B = count_B if self.log_pseudo_count is None else count_B + self.log_pseudo_count.exp()
         return rate.prior_sd(self.steps / count_B, shared_BC)
@@ -106,14 +106,14 @@ class GradientSteps(Solver):
 
 
 class ClosedForm(Solver):
-    """The last layer solved; the layers before it are shared by all users.
+    """The last layer in closed form; the layers before it are shared by all users.
 
     The last layer's features are its inputs and a constant, whose size is learned: how much users differ in their
-    level, against how much they differ in taste. Of several outputs only the last is moved (the log-odds of a click).
+    level, relative to their taste. Of several outputs only the last is moved (the log-odds of a click).
     """
 
     def __init__(self, head: Head, settings: SolverSettings) -> None:
-        """Steps are Newton's; for squared error one is exact, and no more are taken."""
+        """Steps are Newton steps; for squared error one is exact, and no more are taken."""
         if not head.has_closed_form:
             raise SettingsError("a softmax over levels has no closed form", remedy="use head=value")
         super().__init__()
@@ -160,9 +160,9 @@ class ClosedForm(Solver):
             return total_RSK
         x_RD = x.x_BRD[0]
         feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
-        own_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
+        residual_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
         variance_111 = rate.prior_variance().view(-1, 1, 1)
-        key_1FS = solve(solution.features_BSF, solution.curvature_BS, own_1SS, variance_111)
+        key_1FS = solve(solution.features_BSF, solution.curvature_BS, residual_1SS, variance_111)
         last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
         return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)
 
@@ -170,19 +170,19 @@ class ClosedForm(Solver):
 def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, variance_B11: Tensor) -> Tensor:
     """H^-1 X^T r for H = X^T C X + 1 / alpha, X the features, C the curvatures; (B, F, N).
 
-    Among features by H's Cholesky factor; among rows, if these are fewer, as alpha X^T (1 + C G)^-1 r with the products
-    G = alpha X X^T, of which only the symmetric 1 + C^1/2 G C^1/2 is factorised (Woodbury).
+    In features by H's Cholesky factor; in rows, if these are fewer, as alpha X^T (1 + C G)^-1 r with the products
+    G = alpha X X^T, where only the symmetric 1 + C^1/2 G C^1/2 is factorised (Woodbury).
     """
     B, S, F = features_BSF.shape
     if F <= S:
-        bent_BSF = features_BSF * curvature_BS.unsqueeze(-1)
+        weighted_BSF = features_BSF * curvature_BS.unsqueeze(-1)
         prior_BF = (1 / variance_B11).view(B, 1).expand(-1, F)
-        factor_BFF = torch.linalg.cholesky(bent_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
+        factor_BFF = torch.linalg.cholesky(weighted_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
         return torch.cholesky_solve(features_BSF.mT @ right_BSN, factor_BFF)
     products_BSS = variance_B11 * (features_BSF @ features_BSF.mT)
     root_BS1 = curvature_BS.clamp(min=MIN_CURVATURE).sqrt().unsqueeze(-1)
-    inner_BSS = root_BS1 * products_BSS * root_BS1.mT + torch.eye(S, dtype=root_BS1.dtype, device=root_BS1.device)
-    explained_BSN = torch.cholesky_solve(root_BS1 * (products_BSS @ right_BSN), torch.linalg.cholesky(inner_BSS))
+    system_BSS = root_BS1 * products_BSS * root_BS1.mT + torch.eye(S, dtype=root_BS1.dtype, device=root_BS1.device)
+    explained_BSN = torch.cholesky_solve(root_BS1 * (products_BSS @ right_BSN), torch.linalg.cholesky(system_BSS))
     return variance_B11 * (features_BSF.mT @ (right_BSN - root_BS1 * explained_BSN))
 
 
@@ -197,5 +197,5 @@ def _moved(layer: SharedLayer, x: AnyInput, d_BF: Tensor, level: Tensor) -> Pers
     unmoved = rows_DK.shape[1] - 1  # outputs before the last
     rows_BDK = nn.functional.pad(d_BF[:, :-1].unsqueeze(-1), (unmoved, 0))
     bias_B1K = (level * d_BF[:, -1:]).unsqueeze(-1)
-    shared_BCK = nn.functional.pad(bias_B1K, (unmoved, 0, x.shared_BC.shape[1] - 1, 0))  # the bias is the last
+    shared_BCK = nn.functional.pad(bias_B1K, (unmoved, 0, x.shared_BC.shape[1] - 1, 0))  # the bias comes last
     return PersonalLayer(rows_DK + rows_BDK, shared_CK + shared_BCK)

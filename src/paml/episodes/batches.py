@@ -1,4 +1,4 @@
-"""Task batches as tensors: what the engine takes. Distinct items of a batch are looked up once.
+"""Task batches as tensors, the engine's input. Each distinct item of a batch is looked up once.
 
 Legend: B users, R rows of a block, N distinct items.
 """
@@ -24,7 +24,7 @@ class QueryBlock:
 
 @dataclass(frozen=True)
 class RowBlock(QueryBlock):
-    """Rows of B users with their targets, and which places are rows at all."""
+    """Rows of B users with their targets, and a mask that is 0 for padding."""
 
     y_BR: Tensor
     mask_BR: Tensor
@@ -32,7 +32,7 @@ class RowBlock(QueryBlock):
 
 @dataclass(frozen=True)
 class SupportBatch:
-    """What is known of B users: enough to adapt to them."""
+    """What is known about B users: enough to adapt to them."""
 
     users: Features
     items: Features
@@ -42,7 +42,7 @@ class SupportBatch:
 
 @dataclass(frozen=True)
 class TensorBatch(SupportBatch):
-    """B tasks: what is known of each user, and what is to be predicted."""
+    """B tasks: what is known about each user, and what is to be predicted."""
 
     user_B: np.ndarray
     query: RowBlock
@@ -58,7 +58,7 @@ class Loader:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Without `inputs` all fields of the data set are looked up."""
+        """Without `inputs`, all fields of the data set are used."""
         self._users, self._items, context = (
             FeatureTable.of(data, side, inputs) for side in ("user", "item", "context")
         )
@@ -67,7 +67,7 @@ class Loader:
         self._device, self._dtype = torch.device(device), dtype
 
     def load(self, batch: TaskBatch, end: int | None = None) -> TensorBatch:
-        """Look up everything that the batch's rows and users point at; only rows before `end` may be read."""
+        """Look up everything that the batch's rows and users refer to; only rows before `end` may be read."""
         S = batch.support.row_BL.shape[1]
         row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
         assert end is None or row_BL.max() < end, "training read a row of another split"

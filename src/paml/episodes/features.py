@@ -1,4 +1,4 @@
-"""Encoded fields of some users, items or rows as tensors, and which fields a network takes."""
+"""Encoded fields of users, items or rows as tensors, and which fields a network takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from paml.episodes.hashing import hashed_column
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a network takes: the fields of a schema, and those item fields whose values are hashed besides."""
+    """A network's inputs: the fields of a schema, and the item fields whose values are also hashed."""
 
     schema: Schema
     hashed: tuple[str, ...] = ()
@@ -26,9 +26,9 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Features:
-    """Fields of `count` rows: codes, lists of codes (laid end to end, with offsets) and numbers, by field name.
+    """Fields of `count` rows: codes, lists of codes (end to end, with offsets) and numbers, by field name.
 
-    `hashed` has hash buckets of some fields' values (hashing.py) in place of codes.
+    `hashed` holds hash buckets (hashing.py) instead of codes, for some fields.
     """
 
     count: int
@@ -38,7 +38,7 @@ class Features:
     hashed: "Features | None" = None
 
     def as_list(self, name: str) -> tuple[Tensor, Tensor]:
-        """The codes of a field and where each row's begin; a single code is a list of one."""
+        """A field's codes, and where those of each row begin; a single code is a list of one."""
         if name in self.lists:
             return self.lists[name]
         return self.codes[name], torch.arange(self.count, device=self.codes[name].device)
@@ -54,7 +54,7 @@ class Features:
         )
 
     def repeated(self, rows: int) -> "Features":
-        """The fields of the only row for many rows."""
+        """The fields of a single row, repeated for many rows."""
         assert self.count == 1
 
         def many(codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,17 +69,17 @@ class Features:
 
 
 class FeatureTable:
-    """Encoded fields of all users, items or rows; `rows` looks some up, with no work per row in Python."""
+    """Encoded fields of all users, items or rows; `rows` looks some up without a Python loop over rows."""
 
     def __init__(
         self, fields: Sequence[Field], columns: Mapping[str, EncodedColumn], hashed: "FeatureTable | None" = None
     ) -> None:
-        """Columns by field name; `hashed` has buckets in place of codes."""
+        """`columns` are by field name; `hashed` holds buckets instead of codes."""
         self.fields, self._columns, self._hashed = tuple(fields), columns, hashed
 
     @classmethod
     def of(cls, data: Dataset, side: Side, inputs: InputSpec | None = None) -> "FeatureTable":
-        """The fields of one side that a network takes; without `inputs` all that the data set has."""
+        """The fields of one side that a network takes; without `inputs`, all fields of the data set."""
         inputs = inputs or InputSpec(data.schema)
         fields = inputs.schema.features(side)
         hashed = cls.hashed(data.items(), inputs) if side == "item" else None
@@ -96,7 +96,7 @@ class FeatureTable:
 
     @classmethod
     def hashed(cls, items: pl.LazyFrame, inputs: InputSpec) -> "FeatureTable | None":
-        """The buckets of all items' values in the fields that are hashed; None if there are none."""
+        """The buckets of all items' values in the hashed fields; None if no field is hashed."""
         fields = [field for field in inputs.schema.features("item") if field.name in inputs.hashed]
         if not fields:
             return None
@@ -118,6 +118,6 @@ class FeatureTable:
 
 
 def _lists(codes: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The lists of some rows laid end to end, and where each begins."""
+    """The lists of some rows, end to end, and where each begins."""
     count = offsets[rows + 1] - offsets[rows]
     return torch.from_numpy(codes[ragged.positions(offsets[rows], count)]), torch.from_numpy(ragged.starts(count))

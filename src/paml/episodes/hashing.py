@@ -1,7 +1,7 @@
-"""Values as hash buckets, without a vocabulary: values that training never saw can still be told apart.
+"""Values as hash buckets, without a vocabulary: values never seen in training can still be told apart.
 
-A vocabulary has the values of training users' items alone, since nothing can be learned about others. Whether two items
-share a value needs no learning: whoever liked one book by an unknown author may like the next one.
+A vocabulary holds only the values of training users' items, since nothing can be learned about others. Whether two
+items share a value needs no learning: someone who liked one book by an unknown author may like the next one.
 """
 
 import re
@@ -14,16 +14,16 @@ import polars as pl
 from paml.data.schema import Field, Kind
 from paml.data.vocabulary import EncodedColumn, laid_out
 
-BUCKETS = 4096  # two values of a user's items are taken for one by chance once in as many pairs
-SIGNS = "LNSM"  # general categories that count: letters, numbers, symbols, and marks that are no accents
+BUCKETS = 4096  # two different values collide by chance in one of this many pairs
+SIGNS = "LNSM"  # Unicode categories that count: letters, numbers, symbols, and marks other than accents
 ACCENTS = re.compile("[\u0300-\u036f]")
 
 
 def buckets_of(column: pl.Series) -> np.ndarray:
     """A bucket from 1 to `BUCKETS` for each value, 0 for a blank one; each distinct value is hashed once.
 
-    Letters, digits and signs count, whatever case and accents: "J. K. Rowling" is "J.K. ROWLING", "C" is not "C++", and
-    "1.5" is not "15": what stands between digits counts, too.
+    Letters, digits and symbols count; case and accents do not: "J. K. Rowling" equals "J.K. ROWLING", "C" is not "C++".
+    Any character between digits counts, too: "1.5" is not "15".
     """
     if not len(column):
         return np.zeros(0, dtype=np.int32)
@@ -36,12 +36,12 @@ def buckets_of(column: pl.Series) -> np.ndarray:
 
 def _bucket(value: str) -> int:
     text = ACCENTS.sub("", unicodedata.normalize("NFKD", value)).lower()
-    said = text if text.isalnum() else "".join(text[k] for k in range(len(text)) if _counts(text, k))
-    return 1 + zlib.crc32(said.encode()) % BUCKETS if said else 0
+    kept = text if text.isalnum() else "".join(text[k] for k in range(len(text)) if _counts(text, k))
+    return 1 + zlib.crc32(kept.encode()) % BUCKETS if kept else 0
 
 
 def _counts(text: str, k: int) -> bool:
-    """Whether a character says something: as a sign of its own, or between digits, or as the minus before one."""
+    """Whether a character counts: as a letter, number or symbol, between digits, or as the minus before one."""
     if text[k] == "#" or unicodedata.category(text[k])[0] in SIGNS:
         return True
     before, after = text[k - 1] if k else "", text[k + 1 : k + 2]

@@ -1,6 +1,6 @@
 """Users as tasks: ragged support and query sets to rectangular batches, by index arithmetic on flat arrays.
 
-Batches are bucketed by length so that little is padding, and drawn anew every epoch. There is no Python per user.
+Batches are bucketed by length to keep padding small, and drawn anew every epoch. No Python loop runs over users.
 
 Legend: B users of a batch, L places (the longest user's rows), W users of a window, R rows of a window.
 """
@@ -20,7 +20,7 @@ BATCHES_PER_WINDOW = 64  # users are shuffled, then sorted by length within wind
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of B users side by side: `row_BL` indexes the flat arrays, `mask_BL` says which places are rows at all."""
+    """Rows of B users side by side: `row_BL` indexes the flat arrays, `mask_BL` tells rows from padding."""
 
     row_BL: np.ndarray
     mask_BL: np.ndarray
@@ -35,18 +35,18 @@ class Block:
 
     @property
     def cells(self) -> int:
-        """Places, padding included."""
+        """Number of places, padding included."""
         return self.mask_BL.size
 
     @property
     def rows(self) -> int:
-        """Places that hold a row."""
+        """Number of places that hold a row."""
         return int(np.count_nonzero(self.mask_BL))
 
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """B tasks: what is known of each user (support) and what is to be predicted (query)."""
+    """B tasks: what is known about each user (support) and what is to be predicted (query)."""
 
     user_B: np.ndarray
     support: Block
@@ -55,7 +55,7 @@ class TaskBatch:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of users `first`, `first + 1`, ...: where their rows lie in the flat arrays, and the stored counts."""
+    """The tasks of users `first`, `first + 1`, ...: where their rows are in the flat arrays, and support counts."""
 
     first: int
     offsets: np.ndarray
@@ -68,13 +68,13 @@ class Tasks:
         return cls(first, data.array("offsets")[first : end + 1], data.array("support")[first:end])
 
     def query_mask(self) -> np.ndarray:
-        """Which of these users' rows, laid end to end, are query rows of the stored split."""
+        """Which of these users' rows, end to end, are query rows of the stored split."""
         count_U = np.diff(self.offsets)
         mask_N: np.ndarray = ragged.places(count_U) >= np.repeat(self.support, count_U)
         return mask_N
 
     def part(self, start: int, count: int) -> "Tasks":
-        """Some of the users, from `start` on."""
+        """At most `count` of the users, from `start` on."""
         end = min(start + count, len(self))
         return Tasks(self.first + start, self.offsets[start : end + 1], self.support[start:end])
 
@@ -84,7 +84,7 @@ class Tasks:
     def stored(self, batch_size: int, shots: int | None = None) -> Iterator[TaskBatch]:
         """All users once, in order of length, with the split that was drawn and stored when the data was prepared.
 
-        With `shots`, only so many support rows of each user are known; the query rows stay the same.
+        With `shots`, at most that many support rows of each user are used; the query rows stay the same.
         """
         start = np.asarray(self.offsets[:-1], dtype=np.int64)
         order = np.argsort(np.diff(self.offsets), kind="stable")

@@ -1,8 +1,8 @@
-"""Proof that nothing is learnt from what is to be predicted: the targets in question are erased before anyone looks.
+"""Proof that nothing is learned from the targets to be predicted: they are erased beforehand.
 
-Fitting gets a data set in which the targets of test users are NaN; prediction one in which those of their query rows
-are. Whoever used one of them would end with weights or predictions that are NaN, and be found out. That training steps
-read rows of training users alone is asserted row by row, where batches are loaded (`data.batches.Loader`).
+For fitting, all targets of test users are NaN; for prediction, those of their query rows are. A method that used one of
+them would end with NaN weights or predictions, and be caught. That training steps read only rows of training users is
+asserted row by row, where batches are loaded (`episodes.batches.Loader`).
 """
 
 from typing import Literal
@@ -25,7 +25,7 @@ class BlindedDataset(Dataset):
         self._erased: Erased = erased
 
     def array(self, name: str) -> np.ndarray:
-        """The array; of the targets a private copy of the test users' part is written on, the rest stays on disk."""
+        """The array; targets are erased in a private copy of the test users' part, the rest stays on disk."""
         array = super().array(name)
         if name != "target" or not len(array):
             return array
@@ -36,7 +36,7 @@ class BlindedDataset(Dataset):
         return targets
 
     def interactions(self) -> pl.LazyFrame:
-        """The table of interactions, the same targets erased."""
+        """The table of interactions, with the same targets erased."""
         hidden = pl.col("user") >= self.manifest.splits["test"][0]
         if self._erased == "query":
             hidden &= pl.col("query")
@@ -44,10 +44,10 @@ class BlindedDataset(Dataset):
 
 
 def require_untouched(prediction_Q: np.ndarray, entry: str) -> None:
-    """Predictions for query rows are finite: no erased target has entered them."""
+    """Check that predictions for query rows are finite: no erased target has entered them."""
     wrong = int(np.count_nonzero(~np.isfinite(prediction_Q)))
     if wrong:
         raise TrainingError(
             f"{wrong:,} predictions of '{entry}' are not finite: it diverged, or it read targets it must not know",
-            remedy="lower its learning rates; if that does not help, report a defect",
+            remedy="lower its learning rates; if that does not help, report a bug",
         )

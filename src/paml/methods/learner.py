@@ -28,13 +28,13 @@ class Adapted:
     rate: Rate
     adaptation: Adaptation
     memory: MemoryStep | None = None
-    """In training: what the outer step has to finish in the memory, if there is one."""
+    """In training: the memory update that the outer step has to finish, if there is a memory."""
 
     def of(self, users: slice) -> "Adapted":
-        """Some of the users, as far as their outputs need it: the batch, the rates and the first step stay behind."""
+        """Some of the users, cut only where outputs need it: batch and rates stay whole, inner steps are dropped."""
         embedded, layers = self.embedded, self.adaptation.layers
         if len(embedded.h_BH) == 1:
-            return replace(self, adaptation=Adaptation(layers))  # there is but one
+            return replace(self, adaptation=Adaptation(layers))  # there is only one
         layers = tuple(layer.of(users) for layer in layers)
         prior_BDK = None if embedded.prior_BDK is None else embedded.prior_BDK[users]
         return replace(
@@ -44,7 +44,7 @@ class Adapted:
         )
 
     def tensors(self) -> list[Tensor]:
-        """The tensors that are these users' own: neither theta nor items."""
+        """The tensors that belong to these users alone: neither theta nor items."""
         embedded = self.embedded
         support, prior = embedded.batch.support, embedded.prior_BDK
         known = [support.index_BR, support.y_BR, support.mask_BR, self.rate.per_user(len(embedded.h_BH))]
@@ -60,7 +60,7 @@ class Learner(nn.Module):
         self.network, self.rates, self.solver, self.head = network, rates, solver, head
 
     def without_decay(self) -> list[nn.Parameter]:
-        """Parameters that weight decay leaves alone whatever their shape: rates, the solver's, the layers' biases."""
+        """Parameters without weight decay whatever their shape: those of rates and solver, and the layers' biases."""
         parts = (self.rates, self.solver, self.network.decision.shared)
         return [parameter for part in parts for parameter in part.parameters()]
 
@@ -73,7 +73,7 @@ class Learner(nn.Module):
         return self._adapt(embedded, TrainingRate(self.rates(embedded.h_BH)))
 
     def adapt_in_training(self, embedded: Embedded, user_B: np.ndarray) -> Adapted:
-        """The same of training users, who are known by number."""
+        """The same for training users, who are identified by number."""
         return self._adapt(embedded, self.rates.in_training(embedded.h_BH, user_B))
 
     def _adapt(self, embedded: Embedded, given: TrainingRate) -> Adapted:
@@ -103,9 +103,9 @@ class Learner(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """Learners that differ in their random start alone: predictions and rates are means of theirs.
+    """Learners that differ only by chance (initial weights, episodes); predictions and rates are means over them.
 
-    Each overfits in its own way, and the mean does not: on small data the cheapest gain in accuracy there is.
+    Each overfits in its own way, and the mean does not: on small data this is the cheapest gain in accuracy.
     """
 
     def __init__(self, members: Sequence[Learner]) -> None:
@@ -114,7 +114,7 @@ class Ensemble(nn.Module):
 
     @property
     def members(self) -> list[Learner]:
-        """All of them; the first stands for them where one is looked at."""
+        """All members; the first represents them where one is enough."""
         return [member for member in self._members if isinstance(member, Learner)]
 
     @property

@@ -2,8 +2,8 @@
 
     alpha(h) = alpha'(h) + sum_k s_k / (sum_j s_j + sigma) * alpha_k,    s_k = exp(-delta |h - h_k|^2)
 
-over the K nearest nodes. One node per user, whose own node is never read; the least recently used nodes make room;
-nodes learn by plain gradient descent. In evaluation and serving the memory is only read.
+over the K nearest nodes. There is one node per user, and users never read their own; the least recently used nodes are
+replaced; nodes learn by plain gradient descent. In evaluation and serving the memory is only read.
 
 Legend: B users, M nodes, H width of the user embedding, K neighbours.
 """
@@ -43,7 +43,7 @@ class MemorySettings(Settings):
 
 
 class UserMemory(nn.Module):
-    """Nodes in fixed slots: key h, value alpha, whose they are, and when they were last used."""
+    """Nodes in fixed slots: key h, value alpha, the user, and when it was last used."""
 
     keys_MH: Tensor
     values_M: Tensor
@@ -79,7 +79,7 @@ class UserMemory(nn.Module):
     def store(self, user_B: Tensor, h_BH: Tensor, alpha_B: Tensor) -> Tensor:
         """Write one node per user: into the user's slot, a free one, or the least recently used; returns the slots.
 
-        Of a batch larger than the memory the last users stay.
+        If a batch is larger than the memory, its last users are stored.
         """
         size = len(self.user_M)
         user_B, h_BH, alpha_B = user_B[-size:], h_BH[-size:], alpha_B[-size:]
@@ -96,7 +96,7 @@ class UserMemory(nn.Module):
         return slot_B
 
     def _least_recently_used(self, taken: Tensor, wanted: int) -> Tensor:
-        """Slots that were not used for longest (the lower of equals), none of those taken by this batch."""
+        """The least recently used slots (of equals the lower), except those taken by this batch."""
         used_M = self.used_M.clone()
         used_M[taken] = torch.iinfo(torch.int64).max
         return used_M.argsort(stable=True)[:wanted]
@@ -137,7 +137,7 @@ class MemoryRate(RateSource):
         return RatePerUser(self.own.alpha(h_BH) + neighbours_B)
 
     def in_training(self, h_BH: Tensor, user_B: np.ndarray) -> TrainingRate:
-        """alpha_B without the users' own nodes; the step has what was read, to be differentiated, and what to store."""
+        """alpha_B, the users' own nodes unread; the step holds what was read, for its gradients, and what to store."""
         users = torch.from_numpy(np.asarray(user_B, dtype=np.int64)).to(h_BH.device)
         settings, read = self._settings, None
         if self._warming_up:
@@ -155,30 +155,30 @@ class MemoryRate(RateSource):
 
     @torch.no_grad()
     def finish_step(self, step: MemoryStep, outer_rate: float) -> None:
-        """node_j -= beta * dL/dnode_j for the nodes read, then the batch's own nodes are stored."""
+        """node_j -= beta * dL/dnode_j for the nodes read; then store the batch's own nodes."""
         self.memory.clock += 1
         if step.read is not None:
             slots, known, keys, values = step.read
             if keys.grad is not None and values.grad is not None:
                 self.memory.keys_MH.index_add_(0, slots.flatten(), keys.grad.flatten(0, 1), alpha=-outer_rate)
                 self.memory.values_M.index_add_(0, slots.flatten(), values.grad.flatten(), alpha=-outer_rate)
-                self.memory.values_M.clamp_(0.0, self._largest)  # a loss is so steep in a rate that a step may leave it
+                self.memory.values_M.clamp_(0.0, self._largest)  # the loss is steep in a rate, and a step may overshoot
             self.memory.touch(slots[known])
         self.memory.store(step.user_B, step.h_BH, step.alpha_B)
 
     def facts(self, h_BH: Tensor) -> dict[str, Any]:
-        """How many nodes there are, and the share of the true nearest ones that the index finds."""
+        """The number of nodes, and the share of the true nearest ones that the index finds."""
         nodes = int(self.memory.count)
         return {"memory_nodes": nodes, "memory_recall": self.recall(h_BH) if nodes and len(h_BH) else None}
 
     def recall(self, h_BH: Tensor) -> float:
-        """Share of the true nearest nodes that the index finds, at the number used in inference."""
+        """Share of the true nearest nodes that the index finds, for as many neighbours as in inference."""
         self._refresh(stale_after=1)
         keys_MH = self.memory.keys_MH[: int(self.memory.count)]
         return recall(self._index, keys_MH, h_BH, self._settings.neighbours_inference)
 
     def _refresh(self, stale_after: int) -> None:
-        """Rebuild the index if the memory has moved on by so many stores; distances are taken on live keys anyway."""
+        """Rebuild the index after this many stores; distances are computed from the current keys anyway."""
         clock = int(self.memory.clock)
         if int(self.memory.count) == 0:
             return
@@ -187,7 +187,7 @@ class MemoryRate(RateSource):
             self._built_at = clock
 
     def _neighbours(self, h_BH: Tensor, users: Tensor | None, k: int) -> tuple[Tensor, MemoryRead | None]:
-        """sum_k s_k / (sum_j s_j + sigma) * alpha_k over the nearest nodes but the users' own, (B), and those read."""
+        """sum_k s_k / (sum_j s_j + sigma) * alpha_k over the nearest nodes except the user's own, (B); nodes read."""
         if int(self.memory.count) == 0:
             return h_BH.new_zeros(len(h_BH)), None
         slot_BK = self._search(h_BH.detach(), users, min(k, int(self.memory.count)))
@@ -204,7 +204,7 @@ class MemoryRate(RateSource):
         return (s_BK * values_BK).sum(dim=1) / (s_BK.sum(dim=1) + self._settings.kernel_sigma), read
 
     def _search(self, h_BH: Tensor, users: Tensor | None, k: int) -> Tensor:
-        """Slots of the k nearest nodes, (B, k), -1 where there are fewer; one more is searched to skip a user's own."""
+        """Slots of the k nearest nodes, (B, k), -1 where there are fewer; one more is found, to skip the user's own."""
         if users is None:
             return self._index.search(h_BH, k)
         slot_BK1 = self._index.search(h_BH, k + 1)

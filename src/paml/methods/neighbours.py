@@ -32,7 +32,7 @@ class ExactIndex:
         self._norm_M = (keys_MH**2).sum(dim=1)
 
     def search(self, queries_BH: Tensor, k: int) -> Tensor:
-        """All distances, then the k least."""
+        """All distances, then the k smallest."""
         distance_BM = torch.addmm(self._norm_M, queries_BH, self._keys_MH.T, alpha=-2)
         return _pad(distance_BM.topk(min(k, distance_BM.shape[1]), dim=1, largest=False).indices, k)
 

@@ -20,13 +20,13 @@ class ObjectiveSettings(Settings):
     """The meta-loss."""
 
     user_bias_discount: float = Field(
-        0.0, ge=0, lt=1, description="share of a user's squared mean error that the outer loss leaves out"
+        0.0, ge=0, lt=1, description="share of a user's squared mean error that the outer loss discounts"
     )
     gamma: float = Field(1e-3, ge=0, description="weight of REG-PAML's regulariser")
 
 
 class MetaLoss(NamedTuple):
-    """The loss of a batch, and what the outer step has to finish in the memory, if there is one."""
+    """The loss of a batch, and the memory update that the outer step has to finish, if there is a memory."""
 
     value: Tensor
     memory: MemoryStep | None = None
@@ -73,10 +73,10 @@ def pooled_loss(learner: Learner, batch: TensorBatch) -> MetaLoss:
 
 
 def _losses(learner: Learner, adapted: Adapted, block: RowBlock, user_bias_discount: float) -> Tensor:
-    """Mean squared error of each user, less a share of what the user's bias has in it: mean e^2 - o (mean e)^2, (B).
+    """Mean squared error of each user, with a discount o of the user's bias: mean e^2 - o (mean e)^2, (B).
 
-    A few ratings tell a user's bias whatever the weights are, and what they cannot is noise in the gradient;
-    the differences between items are what the weights have to learn.
+    A few ratings show a user's bias whatever the weights are, and what they do not show is noise in the gradient;
+    what the weights have to learn is the differences between items.
     """
     if not user_bias_discount:
         return learner.loss(adapted, block)

@@ -19,14 +19,14 @@ from paml.settings import Settings
 class RateSettings(Settings):
     """Inner rates."""
 
-    inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and Meta-SGD's start")
+    inner_rate: float = Field(1e-5, ge=0, description="inner rate of melu and transfer, and initial rate of meta_sgd")
     rate_scale: float = Field(
         1e-3, gt=0, description="largest alpha'(h): personal rate of the paml methods, prior variance of ridge"
     )
 
 
 class MemoryStep(NamedTuple):
-    """What an outer step did with a user memory: what it read, and the nodes that it will store."""
+    """How an outer step uses the memory: what it read, and the nodes that it will store."""
 
     read: "MemoryRead | None"
     user_B: Tensor
@@ -35,7 +35,7 @@ class MemoryStep(NamedTuple):
 
 
 class MemoryRead(NamedTuple):
-    """Nodes that a batch read: their slots, which are nodes at all, and copies that collect gradients."""
+    """Nodes that a batch read: their slots, which of these hold a node, and copies that collect gradients."""
 
     slots_BK: Tensor
     known_BK: Tensor
@@ -44,7 +44,7 @@ class MemoryRead(NamedTuple):
 
 
 class TrainingRate(NamedTuple):
-    """The rates of a training batch, and what the outer step has to finish in the memory, if there is one."""
+    """The rates of a training batch, and the memory update that the outer step has to finish, if any."""
 
     rate: Rate
     memory: MemoryStep | None = None
@@ -54,14 +54,14 @@ class RateSource(nn.Module):
     """Gives every user of a batch a rate."""
 
     can_be_stacked = True
-    """Whether members' rates can be computed by one call over stacked weights."""
+    """Whether one call over stacked weights can compute the rates of all members."""
 
     def forward(self, h_BH: Tensor) -> Rate:
-        """The rates of users who are not trained on."""
+        """The rates of users outside training."""
         raise NotImplementedError
 
     def in_training(self, h_BH: Tensor, user_B: np.ndarray) -> TrainingRate:
-        """The rates of training users, who are known by number."""
+        """The rates of training users, who are identified by number."""
         return TrainingRate(self(h_BH))
 
     def begin_epoch(self, epoch: int) -> None:
@@ -72,7 +72,7 @@ class RateSource(nn.Module):
         raise NotImplementedError
 
     def facts(self, h_BH: Tensor) -> dict[str, Any]:
-        """What is worth telling of a trained source, `h_BH` being embeddings of validation users."""
+        """Facts to report about a trained source; `h_BH` are embeddings of validation users."""
         return {}
 
 
@@ -91,10 +91,10 @@ class FixedRate(RateSource):
 class ParameterRate(RateSource):
     """One learned rate per parameter of theta, the same for every user (Meta-SGD)."""
 
-    def __init__(self, theta: Theta, start: float) -> None:
+    def __init__(self, theta: Theta, initial: float) -> None:
         super().__init__()
-        self.rows = nn.ParameterList(torch.full_like(weights.rows_DK, start) for weights in theta)
-        self.shared = nn.ParameterList(torch.full_like(weights.shared_CK, start) for weights in theta)
+        self.rows = nn.ParameterList(torch.full_like(weights.rows_DK, initial) for weights in theta)
+        self.shared = nn.ParameterList(torch.full_like(weights.shared_CK, initial) for weights in theta)
 
     def forward(self, h_BH: Tensor) -> Rate:
         """The parameters themselves."""

@@ -1,4 +1,4 @@
-"""The methods, as compositions: where the inner rate comes from, what the meta-loss is, and how the solver ends.
+"""The methods, as compositions: where the inner rate comes from, the meta-loss, and the solver.
 
 | method   | rate                                       | meta-loss                                    | solver      |
 |----------|--------------------------------------------|----------------------------------------------|-------------|
@@ -31,10 +31,10 @@ from paml.network.network import Network
 
 
 class LearnerSettings(ObjectiveSettings, MemorySettings, RateSettings, SolverSettings, HeadSettings, NetworkSettings):
-    """All that a method is built from: the settings of its components, and how many members it has."""
+    """Everything that a method is built from: the settings of its components, and how many members it has."""
 
     ensemble_size: int = Field(
-        1, gt=0, description="networks that differ in their random start; predictions are their mean"
+        1, gt=0, description="networks with different random initial weights; predictions are their mean"
     )
 
 
@@ -54,7 +54,7 @@ class Method:
     objective: ObjectiveMaker
     solver: SolverMaker = GradientSteps
     of_the_paper: bool = True
-    """Whether the paper has it: what a comparison by its recipe takes."""
+    """Whether it is in the paper: a comparison with the recipe `paper` takes only these."""
 
 
 def _fixed(network: Network, settings: LearnerSettings, rng: torch.Generator) -> RateSource:
@@ -104,7 +104,7 @@ METHODS: dict[str, Method] = {
 
 
 def methods_of(recipe: str) -> tuple[str, ...]:
-    """What a comparison takes unless told otherwise: all methods, with the recipe `paper` those of the paper."""
+    """The methods of a comparison by default: all, or with the recipe `paper` those of the paper."""
     return tuple(name for name, method in METHODS.items() if recipe != "paper" or method.of_the_paper)
 
 

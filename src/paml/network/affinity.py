@@ -1,7 +1,7 @@
 """Affinity between items that share a value, such as an author: a user's own taste for single values.
 
 Legend: N items, R of them, F fields, V values of all fields, W width of a value's vector, L learned part of an item's
-vector, D = L + W, T values of all items laid end to end, E weights.
+vector, D = L + W, T values of all items, end to end, E weights.
 """
 
 import torch
@@ -20,19 +20,19 @@ class Affinity(nn.Module):
     """What items that share a value, such as an author, have in common: z_j = sum over fields f of s_f z_f(value of j).
 
     The z_f are random and fixed, of length about 1, so that z_j z_k is about the sum of s_f^2 over shared values. A
-    user's own weights of z are then a taste for single values: what one book by an author told is expected of the
-    next, though no training user may have rated the two, nor know the author. The scales s_f are learned.
+    user's own weights for z are then a taste for single values: a rating of one book by an author carries over to the
+    next, even if no training user rated the two or knows the author. The scales s_f are learned.
     """
 
     def __init__(self, values: FieldEmbedder, scale: float) -> None:
-        """`values` has the random vectors of the fields' hash buckets (episodes/hashing.py) side by side."""
+        """`values` holds the random vectors of the fields' hash buckets (episodes/hashing.py) side by side."""
         super().__init__()
         self.values = values.requires_grad_(False)
         self.scale = nn.Parameter(torch.full((len(values.fields),), scale))
         self.width = values.width // len(values.fields)
 
     def is_looked_up(self, items: int) -> bool:
-        """Whether affinities of so many items are looked up by value, not materialised: items are many, values few."""
+        """Whether affinities of this many items are looked up by value, not materialised: many items, few values."""
         values = sum(len(self.values.table(field)) for field in self.values.fields)
         return items > values and items * self.width > MAX_MATERIALISED
 
@@ -43,7 +43,7 @@ class Affinity(nn.Module):
         return (value_NFW * self.scale.view(1, -1, 1)).sum(dim=1)
 
     def table(self, learned_NL: Tensor, features: Features) -> "AffinityTable":
-        """Items with these affinities, and what was learned of them."""
+        """The items' learned vectors together with these affinities."""
         assert features.hashed is not None, "affinity needs the hashed values of items"
         first = 0
         values, item, code, weight = [], [], [], []
@@ -69,14 +69,14 @@ class Affinity(nn.Module):
 class AffinityTable(ItemTable):
     """Items whose affinity is not materialised: x w is computed once per value, and looked up for each item.
 
-    Values are few and items many: a catalogue takes a fraction of the memory and time. Once per value is once in each
-    chunk, so that these should not be small. For serving; nothing is learned, and `vectors_ND` is the learned part.
+    With few values and many items, a catalogue takes a fraction of the memory and time. Each chunk computes x w for all
+    values, so chunks should not be small. For serving: nothing is trained, and `vectors_ND` is the learned part.
     """
 
     def __init__(
         self, learned_NL: Tensor, value_VW: Tensor, code_T: Tensor, weight_T: Tensor, offset_N1: Tensor
     ) -> None:
-        """`code_T` are the items' values laid end to end, item n's from `offset_N1[n]` on, `weight_T` scales them."""
+        """`code_T` are the items' values, end to end, item n's from `offset_N1[n]` on; `weight_T` scales them."""
         super().__init__(learned_NL)
         self._value_VW, self._code_T, self._weight_T, self._offset_N1 = value_VW, code_T, weight_T, offset_N1
 
@@ -107,10 +107,10 @@ class AffinityTable(ItemTable):
         return torch.cat([super().chunk(items), self._chunk_of(self._value_VW, items)], dim=1)
 
     def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
-        """A chunk of the items, or of what was learned of them, times E weights, and what is added, (E, R)."""
+        """E weights times a chunk of the items, or the learned part of their vectors, plus `add_E1`, (E, R)."""
         learned = self.vectors_ND.shape[1]
         learned_ER = super().chunk_times(weights_ED[:, :learned], add_E1, items)
-        if weights_ED.shape[1] == learned:  # a user's prior, which says nothing of affinities
+        if weights_ED.shape[1] == learned:  # a user prior, which does not cover affinities
             return learned_ER
         return learned_ER + self._chunk_of(self._value_VW @ weights_ED[:, learned:].mT, items).mT
 
@@ -118,7 +118,7 @@ class AffinityTable(ItemTable):
         return self.chunk_times(weights_DK.mT, weights_DK.new_zeros(weights_DK.shape[1], 1), slice(None)).mT
 
     def _chunk_of(self, value_VE: Tensor, items: slice) -> Tensor:
-        """What a chunk of the items has of each value's numbers, summed, (R, E)."""
+        """The numbers of each item's values, summed, for a chunk of the items, (R, E)."""
         first, end, _ = items.indices(len(self.vectors_ND))
         offset_R = self._offset_N1[first:end]
         place = slice(int(self._offset_N1[first]), int(self._offset_N1[max(first, end)]))

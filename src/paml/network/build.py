@@ -1,4 +1,4 @@
-"""A network generated from what a data set is like: its fields, vocabulary sizes, and the items known in training."""
+"""A network generated from the shape of a data set: fields, vocabulary sizes, and the items known in training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from paml.settings import Names, Settings, Sizes
 
 
 class NetworkSettings(Settings):
-    """What the network takes, and its sizes."""
+    """The network's inputs and sizes."""
 
-    exclude_fields: Names = Described((), description="fields that are no inputs, such as item.year,user.zip")
+    exclude_fields: Names = Described((), description="fields that are not inputs, such as item.year,user.zip")
     embedding_size: int = Described(32, gt=0, description="size of each field's embedding")
     network: Literal["fields", "factors"] = Described(
         "fields",
-        description="items as their fields side by side, or as one vector, the sum of item's and fields' vectors",
+        description="items as their fields side by side, or as one vector: the sum of the item's and its fields'",
     )
     multi_pooling: Literal["mean", "root"] = Described(
         "mean", description="lists of values as a mean, or as a sum divided by the root of their number"
@@ -38,20 +38,20 @@ class NetworkSettings(Settings):
     )
     embedding_scale: float = Described(1.0, gt=0, description="standard deviation of the initial embeddings")
     field_scale: float = Described(
-        0.0, ge=0, description="the same of the fields' parts of sums (network=factors); 0: they say nothing at first"
+        0.0, ge=0, description="the same for fields in such sums (network=factors); 0: no effect at first"
     )
     item_embedding: int = Described(0, ge=0, description="size of an embedding of the item itself; 0 for none")
     affinity_fields: Names = Described(
         (),
-        description="item fields such as author: what a user's rating of one item says of others with the same value",
+        description="item fields such as author: a rating of one item carries over to others with the same value",
     )
     affinity_dim: int = Described(64, gt=0, description="size of the random vectors of the values of affinity_fields")
-    affinity_scale: float = Described(2.0, gt=0, description="how strong affinity is at first; it is learned")
+    affinity_scale: float = Described(2.0, gt=0, description="initial strength of affinity, which is learned")
     prior_from_profile: bool = Described(
         False, description="the profile sets the prior mean of a user's weights (network=factors)"
     )
     prior_from_items: int = Described(
-        0, ge=0, description="size of vectors by which the choice of rated items sets that prior; 0 for none"
+        0, ge=0, description="size of the vectors by which the choice of rated items sets this prior; 0 for none"
     )
     item_bias: bool = Described(False, description="add a learned bias per item to the outputs")
     start_at_mean: bool = Described(False, description="start the output bias at the training mean")
@@ -119,7 +119,8 @@ def _affinity(shape: DataShape, settings: NetworkSettings, rng: torch.Generator)
     fields = {field.name: field for field in shape.schema.features("item") if field.kind is not Kind.NUMERIC}
     for name in names:
         if name not in fields:
-            raise SettingsError(f"affinity_fields: '{name}' is no item field with values", remedy=nearest(name, fields))
+            what = f"affinity_fields: '{name}' is not a categorical item field"
+            raise SettingsError(what, remedy=nearest(name, fields))
     if len(set(names)) < len(names):
         raise SettingsError(f"affinity_fields: {', '.join(names)} names a field twice", remedy="name each field once")
     chosen: list[Field] = [fields[name] for name in names]

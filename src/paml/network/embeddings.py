@@ -17,12 +17,12 @@ Pooling = Literal["mean", "root"]
 
 
 def _key(field: Field) -> str:
-    """A field's name among parameters; a module may have an attribute of the plain name."""
+    """A field's name among parameters; the plain name might be an attribute of a module."""
     return f"field_{field.name}"
 
 
 class FieldEmbedder(nn.Module):
-    """One vector of size E per field, side by side or summed: embeddings, pooled ones of lists, projected numbers.
+    """One vector of size E per field, side by side or summed: embeddings (pooled for lists), projected numbers.
 
     A list is the mean of its embeddings, or their sum divided by the root of their number: long lists stay strong.
     """
@@ -52,7 +52,7 @@ class FieldEmbedder(nn.Module):
             else:
                 tables[key] = nn.Parameter(scale * torch.randn(sizes[field.name], width, generator=rng))
         for table in tables.values():
-            table.data[0] = 0.0  # "unknown": what nobody trains should say nothing
+            table.data[0] = 0.0  # "unknown" is not trained, so it should have no effect
         for number in numbers.values() if summed else ():
             number.data *= scale  # no stronger than other fields
         self.tables, self.numbers = nn.ParameterDict(tables), nn.ParameterDict(numbers)
@@ -80,7 +80,7 @@ class FieldEmbedder(nn.Module):
         return table
 
     def share(self, count_n: Tensor, dtype: torch.dtype) -> Tensor:
-        """How much each of so many values counts."""
+        """The weight of each value in lists of this length."""
         count_n = count_n.clamp(min=1).to(dtype)
         return 1 / count_n if self._pooling == "mean" else count_n.rsqrt()
 

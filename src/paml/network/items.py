@@ -1,7 +1,7 @@
 """Item vectors: fields side by side as in the paper, or one vector per item as a sum, as in a factorisation.
 
-Legend: N distinct items of a batch, I all items, D width of an item's vector, K outputs, G width of what choosing an
-item says of the user.
+Legend: N distinct items of a batch, I all items, D width of an item's vector, K outputs, G width of the choice
+vector: what choosing an item says about the user.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from paml.network.embeddings import FieldEmbedder
 
 @dataclass(frozen=True)
 class ItemVectors:
-    """Distinct items of a batch: input of the decision layers, biases of the outputs, and what choosing them says."""
+    """Distinct items of a batch: input of the decision layers, biases of the outputs, and choice vectors."""
 
     vectors_ND: Tensor
     bias_NK: Tensor | None = None
@@ -25,7 +25,7 @@ class ItemVectors:
 
 
 class KnownItems(nn.Module):
-    """Numbers of the items that training users interacted with: 1, 2, ...; the others share 0."""
+    """Gives the items that training users interacted with the numbers 1, 2, ...; all others share 0."""
 
     codes_I: Tensor
 
@@ -35,7 +35,7 @@ class KnownItems(nn.Module):
         self.register_buffer("codes_I", torch.zeros(items, dtype=torch.int64))
 
     def vectors(self, width: int, scale: float, rng: torch.Generator) -> Tensor:
-        """Random vectors, one per number; that of 0 is 0."""
+        """Random vectors, one per number; number 0 has the zero vector."""
         vectors = scale * torch.randn(self._known + 1, width, generator=rng)
         vectors[0] = 0.0
         return vectors
@@ -52,7 +52,7 @@ class KnownItems(nn.Module):
 
 
 class Items(nn.Module):
-    """Item rows and their features to vectors."""
+    """Turns item rows and their features into vectors."""
 
     known: KnownItems
     width: int
@@ -69,12 +69,12 @@ class Items(nn.Module):
 
 
 class ItemFields(Items):
-    """Field embeddings side by side (paper, Fig. 2) and, if asked for, an embedding and a bias of the item itself."""
+    """Field embeddings side by side (paper, Fig. 2) and, optionally, an embedding and a bias of the item itself."""
 
     def __init__(
         self, fields: FieldEmbedder, known: KnownItems, own: Tensor | None = None, bias: Tensor | None = None
     ) -> None:
-        """`own` and `bias` are initial values, one row per number of an item."""
+        """`own` and `bias` are initial values, one row per item number."""
         super().__init__()
         self.fields, self.known = fields, known
         self.width = fields.width + (0 if own is None else own.shape[1])
@@ -82,7 +82,7 @@ class ItemFields(Items):
         self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
-        """An item unknown in training has the embedding and bias 0."""
+        """An item unknown in training has a zero embedding and bias."""
         content_ND = self.fields(features)
         known_N = self.known(item_N) if self.own is not None or self.bias is not None else item_N
         if self.own is not None:
@@ -93,9 +93,9 @@ class ItemFields(Items):
 
 
 class ItemFactors(Items):
-    """The sum of the item's own vector and its fields' vectors; vector, biases and choice are parts of the one sum.
+    """The sum of the item's own vector and its fields' vectors; item vector, biases and choice are parts of this sum.
 
-    An item that training users did not interact with is what its fields say. Affinity, if any, lengthens the vector.
+    An item that no training user interacted with is described by its fields alone. Affinity, if any, is appended.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ItemFactors(Items):
         outputs: int,
         affinity: Affinity | None = None,
     ) -> None:
-        """`own` are initial values, as wide as the fields' sum; the part for biases starts at 0."""
+        """`own` holds initial values, as wide as the fields' sum; the part for biases starts at 0."""
         super().__init__()
         self.fields, self.known, self.affinity = fields, known, affinity
         self.width = width + (0 if affinity is None else affinity.width)
@@ -116,14 +116,14 @@ class ItemFactors(Items):
         self.own.data[:, width : width + outputs] = 0.0
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
-        """What was learned of the items, and their affinity."""
+        """The items' learned vectors, and their affinity."""
         items = self._learned(features, item_N)
         if self.affinity is None:
             return items
         return replace(items, vectors_ND=torch.cat([items.vectors_ND, self.affinity(features)], dim=1))
 
     def catalogue(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
-        """All items; the affinity of many items is looked up by value, and their vectors are what was learned alone."""
+        """All items; affinity of many items is looked up by value, and their vectors are then only the learned part."""
         if self.affinity is None or not self.affinity.is_looked_up(len(item_I)):
             return super().catalogue(features, item_I)
         items = self._learned(features, item_I)

@@ -43,7 +43,7 @@ class DecisionLayers(nn.Module):
 
 @dataclass(frozen=True)
 class Embedded:
-    """A batch after the embeddings: users and distinct items as vectors, and the prior of each user."""
+    """A batch after embedding: users and distinct items as vectors, and the prior of each user."""
 
     batch: SupportBatch
     h_BH: Tensor
@@ -52,7 +52,7 @@ class Embedded:
     prior_BDK: Tensor | None
 
     def shared(self) -> Tensor:
-        """What all rows of a user share: the embedding, and the constant one, (B, C)."""
+        """What all rows of a user share: the embedding, and the constant 1, (B, C)."""
         return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
 
     def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
@@ -78,7 +78,7 @@ class Network(nn.Module):
         sizes: Sequence[int],
         rng: torch.Generator,
     ) -> None:
-        """`inputs` are the fields it takes; `sizes` are those of the decision layers, the outputs last."""
+        """`inputs` are the fields it takes; `sizes` are those of the decision layers, with the outputs last."""
         super().__init__()
         self.inputs = inputs
         self.user, self.items, self.context, self.user_prior = user, items, context, user_prior

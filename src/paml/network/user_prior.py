@@ -1,10 +1,10 @@
-"""Where a user begins: what the profile, and which items the user chose to rate, say before any rating is read.
+"""The user prior: what the profile and the choice of rated items say about a user before any rating is read.
 
     m_i  =  P(profile)  +  Q sum_j g_j / sqrt(n + 5)      over the n items j of the support set
 
-It is the prior mean of the user's weights of the item vectors, added to the last layer's as v_j m_i; the solver then
-moves on from there. Of affinities between items (affinity.py) it says nothing.
-What somebody rates tells much: whoever chose three horror films likes horror films, whatever the ratings.
+m_i is the prior mean of the user's weights for the item vectors, added to the last layer's output as v_j m_i; the
+solver continues from there. It does not cover affinities between items (affinity.py).
+What people rate says a lot: someone who chose three horror films likes horror films, whatever the ratings.
 
 Legend: B users, S support rows, N distinct items, D width of an item's vector without affinity, G width of g,
 K outputs.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paml.episodes.features import Features
 from paml.network.embeddings import FieldEmbedder
 
-FULL_WEIGHT = 5  # support rows from which on the sum is divided by about the root of their number
+FULL_WEIGHT = 5  # with many more support rows, the sum is divided by about the root of their number
 
 
 class UserPrior(nn.Module):
@@ -32,7 +32,7 @@ class UserPrior(nn.Module):
         self.choice = nn.Parameter(initial) if choice else None
 
     def forward(self, users: Features, choice_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
-        """None if nothing is asked for."""
+        """m_i; None if the network has no prior."""
         parts = [] if self.profile is None else [self.profile(users)]
         if self.choice is not None:
             assert choice_NG is not None
@@ -42,14 +42,14 @@ class UserPrior(nn.Module):
         return torch.stack(parts).sum(dim=0).view(-1, *self._shape) if parts else None
 
     def by_row(self, choice_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor) -> Tensor | None:
-        """What each chosen item adds to m_i, (B, S, D + 1, K); None if choice says nothing."""
+        """What each chosen item adds to m_i, (B, S, D + 1, K); None if choice is not used."""
         if self.choice is None or choice_NG is None:
             return None
         scale_BS = mask_BS * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt()
         return (choice_NG[index_BS] * scale_BS.unsqueeze(-1) @ self.choice).view(*index_BS.shape, *self._shape)
 
     def shifts(self, choice_NG: Tensor | None, index_BS: Tensor, mask_BS: Tensor, next_BR: Tensor) -> Tensor | None:
-        """By how much m_i changes if one of the items `next` is chosen, too, (B, R, D + 1, K); None if not at all."""
+        """How m_i changes if one of the items `next` is also chosen, (B, R, D + 1, K); None if choice is not used."""
         if self.choice is None or choice_NG is None:
             return None
         sum_BG = (choice_NG[index_BS] * mask_BS.unsqueeze(-1)).sum(dim=1)

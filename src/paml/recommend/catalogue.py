@@ -1,4 +1,4 @@
-"""All items of a run, as RUN/catalogue.parquet keeps them: names, content, how well known; found by id or title.
+"""All items of a run, stored in RUN/catalogue.parquet: names, content, how well known; found by id or title.
 
 Legend: I all items, in the order of the data set's item rows.
 """
@@ -21,7 +21,7 @@ from paml.files import read_table, write_table
 from paml.recommend.familiarity import Familiarity, fit_familiarity
 
 COUNT, SHARE, VECTOR = "_ratings", "_share", "_vector"  # no field can have these names
-MAX_QUERY_LENGTH = 200  # characters of a search that are looked at
+MAX_QUERY_LENGTH = 200  # further characters of a search are ignored
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ class Catalogue:
         """The rows of several items."""
         try:
             rows = [self._row[item] for item in items]  # type: ignore[index]
-        except (KeyError, TypeError):  # one that is unknown, or a number
+        except (KeyError, TypeError):  # an unknown item, or a number
             rows = [self.row(item) for item in items]
         return np.array(rows, dtype=np.int64)
 
     def search(self, text: str, limit: int = 20) -> list[CatalogueItem]:
-        """Items whose title or id has all words of `text`, whatever case and accents; best-known first.
+        """Items whose title or id contains all words of `text`, ignoring case and accents; best-known first.
 
-        The item with exactly this id comes before all others; without a word all items are found.
+        The item with exactly this id comes before all others; an empty text finds all items.
         """
         if limit < 1:
-            raise SettingsError(f"limit {limit} of a search", remedy="expected 1 or more")
+            raise SettingsError(f"search limit {limit}", remedy="expected 1 or more")
         words = pl.select(_plain(pl.lit(text[:MAX_QUERY_LENGTH]))).item().split()
         found = self._known_first
         if words:
@@ -113,7 +113,7 @@ class Catalogue:
         return table.rows(np.arange(len(self))), torch.arange(len(self))
 
     def _remedy(self, item: object) -> str:
-        """The item whose title has the same words, or whose id begins alike; cheap, however long the text."""
+        """The item whose title has the same words, or whose id begins the same way; cheap, however long the text."""
         if isinstance(item, str) and item.strip():
             found = self.search(item, limit=1)
             place = bisect_left(self._sorted, item)
@@ -129,7 +129,7 @@ class Catalogue:
 
 
 def write_catalogue(data: Dataset, path: Path, seed: int) -> None:
-    """Store all columns of the data set's items, how many rows of training users each has, and who knows it."""
+    """Store all columns of the data set's items, how many rows of training users each has, and its familiarity."""
     count_I = np.bincount(data.array("item")[: data.training_rows], minlength=data.manifest.items)
     known = fit_familiarity(data, np.random.default_rng([seed, 5]))
     columns = (

@@ -1,15 +1,15 @@
 """What to ask next: the item whose answer is expected to change the predictions most.
 
-The last layer's weights of a user have a prior, N(theta, alpha), and a row's loss is minus the log of a likelihood. So
-the answers so far leave a covariance k of the predictions, and if the model is right, the squared error falls by as
-much as the predictions are expected to move. Asking about item q moves them, with items j weighted by w,
+A user's weights in the last layer have a prior N(theta, alpha), and a row's loss is a negative log-likelihood. So the
+answers so far leave a covariance k of the predictions, and if the model is right, the squared error falls by as much as
+the predictions are expected to move. With items j weighted by w, asking about item q moves them by
 
     gain(q)  =  p_q ( sum_j w_j k(j, q)^2 / (k(q, q) + 1 / c_q)  +  sum_j w_j (r_j m_q)^2 )
 
-The first sum is what the answer's value tells (c_q is the loss's curvature, 2 for squared error), exact for the closed
-form; the second is what is told by knowing q at all: m_q is how the user's start moves, r_j an item's vector without
-what earlier answers explain of it. p_q is how likely the user knows q, and w_j is the root of p_j: half-way between
-"predict what the user would choose" and "predict everything". For gradient steps alpha is the prior they amount to.
+The first sum comes from the answer's value (c_q is the loss's curvature, 2 for squared error), exact for the closed
+form; the second from knowing q at all: m_q is how the user prior moves, r_j an item's vector minus what earlier answers
+explain of it. p_q is the probability that the user knows q, and w_j is the root of p_j: halfway between "predict what
+the user would choose" and "predict everything". For gradient steps, alpha is the prior they amount to.
 
 Legend: B users, R items that may be asked about, S answers, F = D + 1 features of the last layer, D inputs, K outputs.
 """
@@ -32,7 +32,7 @@ MAX_ITEMS = 4096  # best-known items that are considered: bounds the time per qu
 
 @dataclass(frozen=True)
 class Question:
-    """An item to ask about, how likely the user knows it, and by how much the squared error is expected to fall."""
+    """An item to ask about, how likely the user knows it, and how far the squared error is expected to fall."""
 
     item: str
     title: str
@@ -49,16 +49,16 @@ def best_question(
 ) -> tuple[int, float, float] | None:
     """Row, chance and gain of the best item to ask one user about; None if none is left.
 
-    `rated` and `skipped` are items the user knows and does not know: neither is asked about again. `block_of` makes
-    the rows of some items.
+    `rated` are items that the user knows, `skipped` items that the user does not know: none is asked about again.
+    `block_of` makes rows of items.
     """
-    told = np.concatenate([rated, skipped])
-    known_A = torch.arange(len(told)) < len(rated)
+    asked = np.concatenate([rated, skipped])
+    known_A = torch.arange(len(asked)) < len(rated)
     chance_I = familiarity.chances(
-        torch.from_numpy(told).unsqueeze(0), known_A.float().unsqueeze(0), torch.ones(1, len(told))
+        torch.from_numpy(asked).unsqueeze(0), known_A.float().unsqueeze(0), torch.ones(1, len(asked))
     )[0]
     open_I = torch.ones(len(chance_I), dtype=torch.bool)
-    open_I[torch.from_numpy(told)] = False
+    open_I[torch.from_numpy(asked)] = False
     item_R = open_I.nonzero().squeeze(1)
     if not len(item_R):
         return None
@@ -71,7 +71,7 @@ def best_question(
 
 @torch.no_grad()
 def gains(adapted: Sequence[tuple[Learner, Adapted]], block: QueryBlock, chance_BR: Tensor) -> Tensor:
-    """gain(q) of the block's items, (B, R), as a mean over members; the items are also those to be predicted."""
+    """gain(q) of the block's items, (B, R), as a mean over members; these items are also the ones to be predicted."""
     weight_BR = chance_BR.sqrt()
     weight_BR = weight_BR / weight_BR.sum(dim=1, keepdim=True)
     parts = [_movement(learner, one, block, weight_BR) for learner, one in adapted]
@@ -81,21 +81,21 @@ def gains(adapted: Sequence[tuple[Learner, Adapted]], block: QueryBlock, chance_
 def _movement(learner: Learner, adapted: Adapted, block: QueryBlock, weight_BR: Tensor) -> Tensor:
     """How far each item's answer is expected to move the predictions, squared, (B, R)."""
     support = adapted.embedded.batch.support
-    known_BSF, bend_BS = _features(learner, adapted, support, support.y_BR)
-    bent_BSF = known_BSF * (bend_BS * support.mask_BR).unsqueeze(-1)
-    precision_BFF = bent_BSF.mT @ known_BSF
+    known_BSF, curvature_BS = _features(learner, adapted, support, support.y_BR)
+    weighted_BSF = known_BSF * (curvature_BS * support.mask_BR).unsqueeze(-1)
+    precision_BFF = weighted_BSF.mT @ known_BSF
     precision_BFF = precision_BFF + torch.eye(precision_BFF.shape[-1], dtype=precision_BFF.dtype)
     covariance_BFF = torch.cholesky_inverse(torch.linalg.cholesky(precision_BFF))
-    item_BRF, bend_BR = _features(learner, adapted, block, None)
+    item_BRF, curvature_BR = _features(learner, adapted, block, None)
     spread_BFF = covariance_BFF @ (item_BRF.mT * weight_BR.unsqueeze(1)) @ item_BRF @ covariance_BFF
-    moved_BR = _quadratic(item_BRF, spread_BFF) / (_quadratic(item_BRF, covariance_BFF) + 1 / bend_BR)
+    moved_BR = _quadratic(item_BRF, spread_BFF) / (_quadratic(item_BRF, covariance_BFF) + 1 / curvature_BR)
     shift_BRDK = _prior_shifts(learner, adapted, block)
     if shift_BRDK is None:
         return moved_BR
-    explained_BFS = covariance_BFF @ bent_BSF.mT
-    left_BRD = _prior_inputs(adapted, block)
-    left_BRD = left_BRD - item_BRF @ (explained_BFS @ _prior_inputs(adapted, support))
-    spread_BDD = (left_BRD.mT * weight_BR.unsqueeze(1)) @ left_BRD
+    explained_BFS = covariance_BFF @ weighted_BSF.mT
+    unexplained_BRD = _prior_inputs(adapted, block)
+    unexplained_BRD = unexplained_BRD - item_BRF @ (explained_BFS @ _prior_inputs(adapted, support))
+    spread_BDD = (unexplained_BRD.mT * weight_BR.unsqueeze(1)) @ unexplained_BRD
     return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.unbind(dim=-1))
 
 
@@ -113,21 +113,21 @@ def _features(learner: Learner, adapted: Adapted, block: QueryBlock, y_BR: Tenso
     out_BRK, inputs = forward(adapted.adaptation.layers, x)
     offset_BRK = adapted.embedded.offsets(x)
     out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
-    bend_BR = learner.head.row_curvature(out_BRK, y_BR)
+    curvature_BR = learner.head.row_curvature(out_BRK, y_BR)
     mask_BS = adapted.embedded.batch.support.mask_BR
     sd_B1D, level_B = learner.solver.prior_sd(adapted.rate, mask_BS, inputs[-1].shared_BC)
     scaled_BRD = inputs[-1].x_BRD * sd_B1D
-    return torch.cat([scaled_BRD, level_B.view(-1, 1, 1).expand(*bend_BR.shape, 1)], dim=-1), bend_BR
+    return torch.cat([scaled_BRD, level_B.view(-1, 1, 1).expand(*curvature_BR.shape, 1)], dim=-1), curvature_BR
 
 
 def _prior_shifts(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor | None:
-    """How the user's start would move if one more item were known, (B, R, D + 1, K)."""
+    """How the user prior would move if one more item were known, (B, R, D + 1, K)."""
     support, choice_NG = adapted.embedded.batch.support, adapted.embedded.items.choice_NG
     return learner.network.user_prior.shifts(choice_NG, support.index_BR, support.mask_BR, block.index_BR)
 
 
 def _prior_inputs(adapted: Adapted, block: QueryBlock) -> Tensor:
-    """What the start is multiplied with: item vectors without ties, and a one, (B, R, D + 1)."""
+    """What the user prior is multiplied by: item vectors without affinity, and a 1, (B, R, D + 1)."""
     embedded = adapted.embedded
     assert embedded.prior_BDK is not None
     vectors_BRD = embedding(block.index_BR, embedded.items.vectors_ND[:, : embedded.prior_BDK.shape[1] - 1])

@@ -4,16 +4,16 @@ A gradient step is attention over the support set: it moves a layer's outputs by
 
     x dW  =  - alpha sum_j (x x_j) D_j
 
-one summand per support row j. Solved in closed form, the last layer moves by sum_j (x H^-1 f_j) r_j, with the residual
-r_j of the row. Between layers, what reaches a ReLU is passed on by the slope of its secant between theta's value and
-the adapted one; that of the head likewise. And which items were chosen moves the user's start (start.py), a sum over
-rows, too. So the effects of all rows sum exactly to
+one term per support row j. In closed form, the last layer moves by sum_j (x H^-1 f_j) r_j, with the residual r_j of the
+row. Between layers, a change passes a ReLU with the slope of its secant between theta's value and the adapted one; the
+head likewise. The choice of items moves the user prior (user_prior.py), which is a sum over rows, too. So the effects
+of all rows sum exactly to
 
     score with the ratings  -  score of the same profile without any
 
-For one step, and for the closed form with squared error, an effect is what the row's own error at theta did. With
-further steps a row's errors depend on what the other rows have explained meanwhile: an effect is then the sum of the
-row's own pushes on the way, and not what would happen if the row were taken away.
+For one step, and for the closed form with squared error, an effect is due to the row's own error at theta. With
+further steps, a row's errors depend on what the other rows have explained so far: an effect is then the sum of the
+row's own contributions along the way, not what would change if the row were removed.
 
 Legend: R rows asked about, S support rows, D inputs, C shared inputs, K outputs, F last layer's features; one user.
 """
@@ -29,7 +29,7 @@ from paml.engine.layers import SharedLayer
 from paml.episodes.batches import QueryBlock
 from paml.methods.learner import Adapted, Learner
 
-POINTS = 8  # on the way from the old to the new outputs, at which the head's slope is taken
+POINTS = 8  # between the old and the new outputs, at which the head's slope is taken
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Reason:
 
 
 def effects(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
-    """What each support row of the one adapted user added to the predictions of the block's rows, (R, S)."""
+    """What each support row of the single adapted user added to the predictions of the block's rows, (R, S)."""
     embedded = adapted.embedded
     x = learner.network.first_input(embedded, block)
     theta, layers = learner.network.decision.theta(), adapted.adaptation.layers
@@ -58,8 +58,8 @@ def effects(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
             layer.forward(at)[0] for layer, at in ((old[k - 1], old_inputs[k - 1]), (layers[k - 1], inputs[k - 1]))
         )
         passed_RSD = effect_RSK * _secant_of_relu(old_RD, new_RD).unsqueeze(1)
-        pull_RSK = learner.solver.attribution(adapted.adaptation, adapted.rate, k, inputs[k], zeros_SK[k])
-        effect_RSK = passed_RSD @ theta[k].rows_DK + pull_RSK
+        added_RSK = learner.solver.attribution(adapted.adaptation, adapted.rate, k, inputs[k], zeros_SK[k])
+        effect_RSK = passed_RSD @ theta[k].rows_DK + added_RSK
     offset_1RK = embedded.offsets(x)
     if offset_1RK is not None:
         before_1RK, after_1RK = before_1RK + offset_1RK, after_1RK + offset_1RK
@@ -80,13 +80,13 @@ def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:
 
 
 def _secant_of_head(head: Head, old_RK: Tensor, new_RK: Tensor) -> Tensor:
-    """Slopes g with g (new - old) = predicted(new) - predicted(old), (R, K): the mean slope on the straight way."""
+    """Slopes g with g (new - old) = predicted(new) - predicted(old), (R, K): the mean slope on a straight line."""
     moved_RK = new_RK - old_RK
     share_P11 = ((torch.arange(POINTS, dtype=old_RK.dtype) + 0.5) / POINTS).view(-1, 1, 1)
     with torch.enable_grad():
-        way_PRK = (old_RK + share_P11 * moved_RK).requires_grad_()
-        (slope_PRK,) = torch.autograd.grad(head.predict(way_PRK).sum(), way_PRK)
+        point_PRK = (old_RK + share_P11 * moved_RK).requires_grad_()
+        (slope_PRK,) = torch.autograd.grad(head.predict(point_PRK).sum(), point_PRK)
     slope_RK = slope_PRK.mean(dim=0)
     whole_R = head.predict(new_RK.unsqueeze(0))[0] - head.predict(old_RK.unsqueeze(0))[0]
-    missing_R = whole_R - (slope_RK * moved_RK).sum(dim=1)  # what a mean over points leaves out
+    missing_R = whole_R - (slope_RK * moved_RK).sum(dim=1)  # what the mean over points misses
     return slope_RK + moved_RK * (missing_R / (moved_RK**2).sum(dim=1).clamp(min=1e-12)).unsqueeze(-1)

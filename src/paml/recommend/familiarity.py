@@ -1,9 +1,9 @@
-"""Who knows what: how likely a user can tell something about an item, given which other items they know.
+"""Who knows what: how likely a user is to know an item, given which other items they know.
 
     x_j  =  share_j + v_j u + e_j       u ~ N(0, 1),  e_j ~ N(0, psi_j)
 
 x_j is 1 if the user knows item j: share_j of the training users do, v_j are the principal directions of their
-matrix, and u is the user. What was asked so far, answered or not, tells u, as ratings tell the weights of `ridge`.
+matrix, and u is the user. Questions so far, answered or not, determine u, as ratings determine the weights of `ridge`.
 
 Legend: B users, A items asked about, I all items, R directions, U training users.
 """
@@ -19,9 +19,9 @@ from paml.episodes import ragged
 
 MAX_USERS = 10_000  # a sample is enough, and memory does not grow with the data
 DIRECTIONS = 16
-SPARE_DIRECTIONS = 8  # searched for and dropped: the kept ones come out more exactly
+SPARE_DIRECTIONS = 8  # computed and dropped, which makes the kept ones more accurate
 ROUNDS = 5
-MIN_NOISE = 0.2  # psi_j, as a share of x_j's variance, at least: a user is never known that well
+MIN_NOISE = 0.2  # least psi_j, as a share of x_j's variance: no user is known better than that
 MIN_CHANCE = 1e-4
 
 
@@ -39,12 +39,12 @@ class Familiarity:
         return torch.maximum(variance_I - (self.vectors_IR**2).sum(dim=1), MIN_NOISE * variance_I)
 
     def chances(self, index_BA: Tensor, known_BA: Tensor, mask_BA: Tensor) -> Tensor:
-        """How likely each user knows each item, (B, I), after questions about some: 1 for known, 0 for not known."""
+        """How likely each user knows each item, (B, I), given answers about some: 1 for known, 0 for unknown."""
         v_BAR = self.vectors_IR[index_BA] * mask_BA.unsqueeze(-1)
-        told_BAR = v_BAR / self.noise_I[index_BA].unsqueeze(-1)
-        precision_BRR = torch.eye(v_BAR.shape[-1], dtype=v_BAR.dtype) + told_BAR.mT @ v_BAR
+        scaled_BAR = v_BAR / self.noise_I[index_BA].unsqueeze(-1)
+        precision_BRR = torch.eye(v_BAR.shape[-1], dtype=v_BAR.dtype) + scaled_BAR.mT @ v_BAR
         surprise_BA1 = (known_BA - self.share_I[index_BA]).unsqueeze(-1)
-        u_BR: Tensor = torch.linalg.solve(precision_BRR, told_BAR.mT @ surprise_BA1).squeeze(-1)
+        u_BR: Tensor = torch.linalg.solve(precision_BRR, scaled_BAR.mT @ surprise_BA1).squeeze(-1)
         return (self.share_I + u_BR @ self.vectors_IR.T).clamp(MIN_CHANCE, 1.0)
 
 
@@ -59,7 +59,7 @@ def fit_familiarity(data: Dataset, rng: np.random.Generator) -> Familiarity:
     row_N = ragged.positions(offsets[user_U], count_U)
     pairs = ragged.owners(count_U), data.array("item")[row_N]
     x_UI = csr_array((np.ones(len(row_N)), pairs), shape=(len(user_U), data.manifest.items))
-    x_UI.data[:] = 1.0  # an item met several times is as known as one met once
+    x_UI.data[:] = 1.0  # several interactions with an item count as one
     share_I = x_UI.mean(axis=0)
     rank = min(DIRECTIONS, *x_UI.shape)
     basis_IK = rng.standard_normal((x_UI.shape[1], min(rank + SPARE_DIRECTIONS, *x_UI.shape)))

@@ -1,9 +1,8 @@
-"""A trained model in use: what is known of a new user in, an adapted user out, who predicts and ranks any items.
+"""A trained model in use: it takes what is known about a new user, and returns a user who predicts and ranks items.
 
-All that does not depend on the user is computed once, per member: every item's vector (of affinities, every value's)
-and its products with theta.
-Users are adapted by the learners' own `adapt`, the one of training and evaluation, any number in one call. Nothing is
-changed after loading, so threads may share a predictor and its users.
+Everything that does not depend on the user is computed once per member: every item's vector (for affinity, every
+value's) and its products with theta. Users are adapted by the learners' `adapt`, as in training and evaluation, any
+number in one call. Nothing changes after loading, so threads may share a predictor and its users.
 
 Legend: B users, I all items, R rows, S support rows.
 """
@@ -29,7 +28,7 @@ from paml.recommend.rate_profile import RateProfile, ReferenceUsers
 from paml.recommend.requests import Encoding, Group, NewUser, ProfileField, Rating, Values
 from paml.recommend.stacked import MAX_USERS, Member, Stack
 
-RATING_BYTES = 300  # of a rating as Python objects, about
+RATING_BYTES = 300  # size of a rating as Python objects, roughly
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
 
 
@@ -43,7 +42,13 @@ class Recommendation:
 
 
 class Predictor:
-    """An ensemble with all items at hand."""
+    """A trained ensemble with all items, ready for new users; `Run.predictor` makes one.
+
+    >>> predictor = paml.load(run.path).predictor
+    >>> user = predictor.adapt(profile={"gender": "F"}, ratings={"3": 5, "7": 2})
+    >>> predictor.catalogue.title("26")
+    'Film 27'
+    """
 
     def __init__(
         self,
@@ -65,19 +70,19 @@ class Predictor:
         outputs = max(weights.rows_DK.shape[1] for weights in members[0].learner.network.decision.theta())
         table = members[0].table
         self._row_width, self._chunk_width = (max(width, outputs) for width in (table.width, table.vectors_ND.shape[1]))
-        self.adapt()  # AT-PAML's index is built by its first search: now, and not while threads share it
+        self.adapt()  # the first search builds AT-PAML's index: do it now, not while threads share it
 
     @property
     def fields(self) -> tuple[ProfileField, ...]:
-        """What a profile may say, with the values that are known."""
+        """The fields that a profile may have, with their known values."""
         return self.encoding.fields
 
     def adapt(
         self, profile: Values | None = None, ratings: Mapping[str, float] | Sequence[Rating] | None = None
     ) -> "User":
-        """Adapt to one user; see `adapt_many`.
+        """Adapt to one user: `profile` has values by field name, `ratings` values by item; see `adapt_many`.
 
-        >>> user = predictor.adapt(profile={"gender": "F", "age": 25}, ratings={"318": 5, "2858": 2})
+        >>> user = run.predictor.adapt(profile={"gender": "F", "age": 25}, ratings={"3": 5, "7": 2})
         """
         if isinstance(ratings, Mapping):
             ratings = [Rating(item, value) for item, value in ratings.items()]
@@ -85,10 +90,10 @@ class Predictor:
 
     @torch.inference_mode()
     def adapt_many(self, new_users: Sequence[NewUser], *, score: bool = False) -> list["User"]:
-        """Adapt to any number of users in one call of the engine; with `score`, all items are scored in one, too.
+        """Adapt to any number of users in one call of the engine; with `score`, all items are scored at once, too.
 
-        Nothing known is needed: without ratings theta itself is used with the profile, without a profile every field
-        is unknown.
+        Profile and ratings may be empty: without ratings theta itself is used with the profile, without a profile every
+        field is unknown.
         """
         if not new_users:
             return []
@@ -111,7 +116,7 @@ class Predictor:
         ]
 
     def batch(self, new_users: Sequence[NewUser]) -> SupportBatch:
-        """The new users as the engine takes them; rows point at all items of the catalogue."""
+        """The new users as the engine's input; rows refer to all items of the catalogue."""
         return SupportBatch(
             users=self.encoding.users([new_user.profile for new_user in new_users]),
             items=self._features,
@@ -121,7 +126,7 @@ class Predictor:
 
     @torch.inference_mode()
     def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
-        """Predictions for the same items and the same context of all users, one `Adapted` per member, (B, R)."""
+        """Predictions for the same items in the same context for all users, one `Adapted` per member, (B, R)."""
         pairs = [*zip(self.members, adapted, strict=True)]
         users, step = len(adapted[0].embedded.h_BH), self._rows_at_once(adapted, self._row_width)
         blocks = [self.block(part, context, users) for part in torch.split(index_R, step)]
@@ -153,7 +158,7 @@ class Predictor:
         return torch.stack([member.learner.outputs_of_all(one, items, context) for member, one in pairs])
 
     def _mean(self, out_MBRK: Tensor) -> Tensor:
-        """The members' predictions from their outputs, averaged; what outputs mean is the same for all members."""
+        """The members' predictions from their outputs, averaged; all members have the same head."""
         predicted: Tensor = self.members[0].learner.head.predict(out_MBRK.flatten(0, 1))
         return predicted.view(out_MBRK.shape[:3]).mean(dim=0)
 
@@ -167,7 +172,15 @@ class Predictor:
 
 
 class User:
-    """A user the model has adapted to; made by a predictor, and never changed but for scores that are kept."""
+    """A user to whom the model has adapted; made by a predictor, and never changed, except that scores are cached.
+
+    `rate` is the user's own learning rate, `group` is "major", "minor" or None.
+
+    >>> user = run.adapt(ratings={"3": 5, "7": 2})
+    >>> best = user.recommend(3)
+    >>> reasons = user.why(best[0].item)
+    >>> question = user.next_question()
+    """
 
     def __init__(
         self,
@@ -181,17 +194,21 @@ class User:
         """`adapted` is the adapted model of each member, `score_I` the predictions for all items, if they are known."""
         self.predictor, self.new_user, self.adapted = predictor, new_user, adapted
         self.rate = rate
-        """The learning rate this user got: the mean over members and, for rates per parameter, over parameters."""
+        """The user's own learning rate: the mean over members and, for rates per parameter, over parameters."""
         self.group = group
-        """Whether a major or a minor user; None if no profile is known."""
+        """Whether this is a major or a minor user; None if no profile is known."""
         self._score_I = score_I
 
     def predict(self, items: Sequence[str], context: Values | None = None) -> np.ndarray:
-        """Predicted ratings, or click probabilities, of some items."""
+        """Predicted ratings, or click probabilities, of some items, given by id, in a context if the data has any.
+
+        >>> run.adapt().predict(["3", "7"]).shape
+        (2,)
+        """
         return self._predicted(self.predictor.catalogue.rows(items), context)
 
     def scores(self, context: Values | None = None) -> np.ndarray:
-        """Predictions for all items in the catalogue's order; without a context they are kept."""
+        """Predictions for all items in the catalogue's order; without a context they are cached."""
         if context is not None:
             return self.predictor.score_all(self.adapted, context)[0].numpy()
         if self._score_I is None:
@@ -206,7 +223,13 @@ class User:
         among: Sequence[str] | None = None,
         context: Values | None = None,
     ) -> list[Recommendation]:
-        """The n items with the highest predictions, without those rated, or only among some; best first."""
+        """The n items with the highest predictions, best first; rated items are left out unless `exclude_seen=False`.
+
+        With `among`, only these items are ranked.
+
+        >>> [one.title for one in run.adapt(ratings={"3": 5}).recommend(5, among=["3", "20"])]
+        ['Film 21']
+        """
         if n < 1:
             raise SettingsError(f"n is {n}", remedy="expected 1 or more")
         catalogue = self.predictor.catalogue
@@ -224,7 +247,11 @@ class User:
         ]
 
     def why(self, item: str, n: int = 3, context: Values | None = None) -> list[Reason]:
-        """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift."""
+        """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift.
+
+        >>> [reason.item for reason in run.adapt(ratings={"3": 5}).why("20")]
+        ['3']
+        """
         return self.reasons([item], n, context)[0]
 
     @torch.no_grad()
@@ -248,7 +275,10 @@ class User:
     def next_question(self, exclude: Sequence[str] = ()) -> Question | None:
         """The item whose rating is expected to help most; None if none is left.
 
-        `exclude` are items the user was asked about and does not know, which tells as well.
+        `exclude` are items that the user was asked about and does not know; this is information, too.
+
+        >>> run.adapt(ratings={"3": 5}).next_question(exclude=["7"]).item in {"3", "7"}
+        False
         """
         predictor, catalogue = self.predictor, self.predictor.catalogue
         rated = catalogue.rows([rating.item for rating in self.new_user.ratings])
@@ -264,16 +294,20 @@ class User:
         return Question(catalogue.ids[row], catalogue.titles[row], chance, gain)
 
     def rate_profile(self) -> RateProfile:
-        """The own rate on the distribution of training users' rates, and the groups of similar training users."""
+        """The user's own rate among those of the reference users, and the groups of similar ones.
+
+        >>> 0 <= run.adapt().rate_profile().percentile <= 100
+        True
+        """
         h_H = self.adapted[0].embedded.h_BH[0].numpy()
         return self.predictor.reference_users.rate_profile(self.rate, h_H)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept for this user alone, scores included; those of a batch count whole, as they are kept."""
+        """Bytes that are kept for this user, scores included; tensors of a whole batch count in full."""
         tensors = [tensor for one in self.adapted for tensor in one.tensors()]
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-        scores = 4 * len(self.predictor.catalogue)  # they are kept when asked for
+        scores = 4 * len(self.predictor.catalogue)  # cached once they are computed
         return sum(storages.values()) + scores + RATING_BYTES * len(self.new_user.ratings)
 
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
@@ -284,7 +318,7 @@ class User:
 
 
 def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
-    """Recommendations with their reasons as JSON: what the command line and the service answer."""
+    """Recommendations with their reasons as JSON: the answer of the command line and of the service."""
     items = [
         {**vars(entry), "because": [vars(reason) for reason in because]}
         for entry, because in zip(found, reasons, strict=True)
@@ -293,7 +327,7 @@ def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Seq
 
 
 def _best(score_R: np.ndarray, n: int) -> np.ndarray:
-    """Places of the n highest scores, highest first; among equals the first."""
+    """Positions of the n highest scores, highest first; of equals the first."""
     if n < len(score_R):
         least = np.partition(score_R, -n)[-n]
         kept = np.flatnonzero(score_R >= least)

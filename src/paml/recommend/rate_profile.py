@@ -1,4 +1,4 @@
-"""Training users, as RUN/reference_users.parquet keeps them: groups, rates and embeddings of a sample, and no names.
+"""Reference users: groups, rates and embeddings of some training users, without ids (RUN/reference_users.parquet).
 
 Legend: P users of the sample, H width of the user embedding.
 """
@@ -24,18 +24,18 @@ SIMILAR = 10
 
 @dataclass(frozen=True)
 class RateProfile:
-    """Where a user stands among the training users."""
+    """A user's rate compared with the rates of the reference users."""
 
     rate: float
     percentile: float
-    """Percentage of training users with a smaller rate; those with the same count half."""
+    """Percentage of reference users with a smaller rate; equal rates count half."""
     edges: tuple[float, ...]
     """Bounds of the histogram's bins, one more than there are bins."""
     major: tuple[int, ...]
     """Major users per bin."""
     minor: tuple[int, ...]
     similar: dict[str, int]
-    """Groups of the training users with the nearest embeddings."""
+    """Groups of the reference users with the nearest embeddings."""
 
 
 class ReferenceUsers:
@@ -45,7 +45,7 @@ class ReferenceUsers:
         self.major_P, self.rate_P, self.h_PH = major_P, rate_P, h_PH
         self._sorted_P = np.sort(rate_P)
         low, high = float(rate_P.min()), float(rate_P.max())
-        # at least a hundredth of the rates' size: a fixed rate is one value, and personal ones may nearly be
+        # at least a hundredth of the rates' size: a fixed rate is one value, and personal rates may hardly differ
         wider = max(0.01 * max(abs(high), 1e-6) - (high - low), 0.0) / 2
         self._edges = np.linspace(low - wider, high + wider, BINS + 1)
         self._major, self._minor = (
@@ -58,11 +58,11 @@ class ReferenceUsers:
         table = read_table(path, ("group", "rate", "h"), "train again")
         h_PH = np.array(table["h"].to_list(), dtype=np.float32).reshape(len(table), -1)
         if not len(table) or h_PH.shape[1] != width:
-            raise FormatError(f"is not of {width} numbers per user", where=path, remedy="train again")
+            raise FormatError(f"does not have {width} numbers per user", where=path, remedy="train again")
         return cls((table["group"] == "major").to_numpy(), table["rate"].to_numpy(), h_PH)
 
     def rate_profile(self, rate: float, h_H: np.ndarray) -> RateProfile:
-        """Where a user of this rate and embedding stands."""
+        """The profile of a user with this rate and embedding."""
         below, upto = (np.searchsorted(self._sorted_P, np.float32(rate), side) for side in ("left", "right"))
         distance_P = ((self.h_PH - h_H) ** 2).sum(axis=1)
         near = np.argsort(distance_P, kind="stable")[:SIMILAR]

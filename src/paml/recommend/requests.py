@@ -1,9 +1,9 @@
-"""What is said of a new user, checked and encoded as in training: a profile, and ratings of known items.
+"""A new user's profile and ratings of known items, checked and encoded as in training.
 
-What is missing is unknown, never an error: fields that are not given, values that training users did not have, numbers
-outside a field's limits. What cannot be meant is an InputError that names field, value and expectation.
+Missing information is never an error: fields that are not given, values that no training user had, and numbers outside
+a field's limits count as unknown. Invalid input is an InputError that names the field, its value and what is expected.
 
-Legend: B new_users, S support rows.
+Legend: B new users, S support rows.
 """
 
 import math
@@ -30,7 +30,13 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rating:
-    """An item and what the user thinks of it: a value on the rating scale, or whether it was clicked (0 or 1)."""
+    """An item and what the user thinks of it.
+
+    `value` is a number on the rating scale or, for clicks, 1 if the item was clicked and 0 if not; `context` are the
+    values of context fields, for data sets that have any.
+
+    >>> rating = paml.Rating("3", 4.5)
+    """
 
     item: str
     value: float
@@ -39,7 +45,12 @@ class Rating:
 
 @dataclass(frozen=True)
 class NewUser:
-    """A user of whom nothing else is known."""
+    """What is known about a new user: values of profile fields by name, and ratings; both may be empty.
+
+    >>> new_user = paml.NewUser({"age": "25"}, [paml.Rating("3", 5)])
+    >>> len(run.predictor.adapt_many([new_user, paml.NewUser()]))
+    2
+    """
 
     profile: Values = dataclass_field(default_factory=dict)
     ratings: Sequence[Rating] = ()
@@ -47,7 +58,7 @@ class NewUser:
 
 @dataclass(frozen=True)
 class ProfileField:
-    """A field that a profile may have, and for categories the values that are known, most common first."""
+    """A field that a profile may have and, for categories, its known values, most common first."""
 
     name: str
     kind: Kind
@@ -55,7 +66,7 @@ class ProfileField:
 
 
 class Encoding:
-    """New users to tensors, by lookups prepared once."""
+    """Turns new users into tensors, by lookups prepared once."""
 
     def __init__(self, schema: Schema, vocabulary: Vocabulary, catalogue: Catalogue, major_above: int) -> None:
         self._target, self._catalogue, self._major_above = schema.target, catalogue, major_above
@@ -65,7 +76,7 @@ class Encoding:
         self._context = {
             field.name: FieldEncoder(field, vocabulary.context[field.name]) for field in schema.features("context")
         }
-        # fields that were left out of training still say who is a major user
+        # fields excluded from training still decide who is a major user
         self._common = {
             name: {float(value) for value in values} if isinstance(vocabulary.user[name], Scaling) else set(values)
             for name, values in vocabulary.common.items()
@@ -77,7 +88,7 @@ class Encoding:
 
     @property
     def has_context(self) -> bool:
-        """Whether interactions have fields of their own."""
+        """Whether interactions have context fields."""
         return bool(self._context)
 
     def users(self, profiles: Sequence[Values]) -> Features:
@@ -87,14 +98,14 @@ class Encoding:
         return _features(self._users, profiles)
 
     def context(self, contexts: Sequence[Values]) -> Features | None:
-        """The contexts' fields, None for data sets without."""
+        """The contexts' fields; None for data sets without context."""
         for context in contexts:
             if context:
                 _check_names(context, self._context, "context field")
         return _features(self._context, contexts) if self._context else None
 
     def group(self, profile: Values) -> Group | None:
-        """Major with more common values than the protocol says; None if nothing of the profile is known."""
+        """Major with more common values than the protocol's limit; None if nothing of the profile is known."""
         given = {name: profile[name] for name in self._common if profile.get(name) not in (None, "")}
         if not given:
             return None
@@ -102,7 +113,7 @@ class Encoding:
         return "major" if hits > self._major_above else "minor"
 
     def support(self, new_users: Sequence[NewUser]) -> RowBlock:
-        """The new users' ratings side by side; at least one place, which without a rating is no row."""
+        """The new users' ratings side by side; at least one place, which is padding if there is no rating."""
         S = max(1, *(len(new_user.ratings) for new_user in new_users))
         index_BS = np.zeros((len(new_users), S), dtype=np.int64)
         y_BS, mask_BS = (np.zeros((len(new_users), S), dtype=np.float32) for _ in range(2))
@@ -111,7 +122,7 @@ class Encoding:
             n = len(new_user.ratings)
             rows = self._catalogue.rows([rating.item for rating in new_user.ratings])
             if len(set(rows.tolist())) < n:
-                _refuse_twice(new_user.ratings)
+                _refuse_duplicates(new_user.ratings)
             index_BS[b, :n], mask_BS[b, :n] = rows, 1.0
             y_BS[b, :n] = self._values(new_user.ratings)
             if self._context:
@@ -122,7 +133,7 @@ class Encoding:
         return RowBlock(torch.from_numpy(index_BS), context, torch.from_numpy(y_BS), torch.from_numpy(mask_BS))
 
     def _values(self, ratings: Sequence[Rating]) -> list[float]:
-        """The ratings' values; each is looked at only if not all are plain numbers on the scale."""
+        """The ratings' values; they are checked one by one only if not all are plain numbers on the scale."""
         values, target = [rating.value for rating in ratings], self._target
         if target.kind == "rating" and all(type(value) in (float, int) for value in values):
             low, high = min(values, default=target.low), max(values, default=target.low)
@@ -131,11 +142,11 @@ class Encoding:
         return [self._checked(rating) for rating in ratings]
 
     def _checked(self, rating: Rating) -> float:
-        """The rating's value, if it is one."""
+        """The rating's value, if it is valid."""
         value, target = rating.value, self._target
         number = as_number(value)
-        right = number is not None and target.low <= number <= target.high
-        if number is None or not right or (target.kind == "click" and number not in (0.0, 1.0)):
+        valid = number is not None and target.low <= number <= target.high
+        if number is None or not valid or (target.kind == "click" and number not in (0.0, 1.0)):
             what = f"item '{shortened(rating.item)}' has the rating {shortened(repr(value))}"
             raise InputError(what, field="value", value=value, expected=_expected(target))
         return number
@@ -170,7 +181,7 @@ def _is_common(value: Any, common: set[Any]) -> bool:
     return as_number(value, text=True) in common
 
 
-def _refuse_twice(ratings: Sequence[Rating]) -> None:
+def _refuse_duplicates(ratings: Sequence[Rating]) -> None:
     seen: set[str] = set()
     for rating in ratings:
         if str(rating.item) in seen:

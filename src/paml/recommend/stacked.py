@@ -1,8 +1,8 @@
-"""An ensemble's members as one: their weights stacked, and every operation started once for all of them.
+"""An ensemble's members as one: their weights are stacked, and every operation runs once for all of them.
 
-A new user's arithmetic is tiny, and the time goes into starting some hundred operations per member. `torch.func.vmap`
-runs the learners' own code over stacked weights: nothing is written twice; twelve members cost little more than five.
-That is for one user; with many at once, arithmetic counts, and stacked products are slower than single ones.
+One new user's arithmetic is tiny, and most time goes into starting a hundred or so operations per member.
+`torch.func.vmap` runs the learners' own code over stacked weights: no code is repeated, and twelve members cost little
+more than five. With many users at once, arithmetic dominates, and stacked products are slower than single ones.
 
 Legend: M members, B users, I all items, R rows, K outputs.
 """
@@ -29,16 +29,16 @@ from paml.network.network import Embedded
 
 Tensors = dict[str, Tensor]
 Parts = dict[str, Any]
-"""Tensors in lists and dictionaries: what `vmap` takes and gives."""
+"""Tensors in lists and dictionaries: what `vmap` takes and returns."""
 
 Call = Callable[[Learner, ItemVectors, ItemTable, Parts], Parts]
 MIN_MEMBERS, MAX_USERS = 4, 2  # where stacking is faster than one by one: measured on two cores
-MAX_NUMBERS = 1 << 24  # in all members' item vectors, which are kept twice; with more, arithmetic counts anyway
+MAX_NUMBERS = 1 << 24  # in all members' item vectors, which are kept twice; with more, arithmetic dominates anyway
 
 
 @dataclass(frozen=True)
 class Member:
-    """A learner, and all items as it sees them."""
+    """A learner, and its vectors of all items."""
 
     learner: Learner
     items: ItemVectors
@@ -53,16 +53,16 @@ class Member:
         return cls(learner, items, table)
 
     def adapt(self, batch: SupportBatch) -> Adapted:
-        """The learner adapted to a batch whose rows point at all items."""
+        """The learner adapted to a batch whose rows refer to all items."""
         return self.learner.adapt(self.learner.network.embed(batch, (self.items, self.table)))
 
 
 class Stack:
-    """Members of the same shape. Threads may share it: what a call changes is a thread's own."""
+    """Stacked members of the same shape. Threads may share it: a call changes only what is local to its thread."""
 
     @staticmethod
     def suits(members: Sequence[Member]) -> bool:
-        """Whether it helps, and can be done: a memory is searched, and affinities are looked up, by other means."""
+        """Whether stacking helps and is possible: a searched memory and looked-up affinities cannot be stacked."""
         numbers = len(members) * members[0].items.vectors_ND.numel()
         can_be_done = members[0].learner.rates.can_be_stacked and members[0].table.is_materialised
         return len(members) >= MIN_MEMBERS and numbers <= MAX_NUMBERS and can_be_done
@@ -83,7 +83,7 @@ class Stack:
 
     @torch.inference_mode()
     def adapt(self, batch: SupportBatch) -> list[Adapted]:
-        """Each member adapted to a batch whose rows point at all items."""
+        """Each member adapted to a batch whose rows refer to all items."""
         kinds: tuple[type[Layer], ...] = ()
 
         def parts(learner: Learner, items: ItemVectors, table: ItemTable, _: Parts) -> Parts:
@@ -112,7 +112,7 @@ class Stack:
         return out_MBRK
 
     def _for_each(self, call: Call, items_M: Tensors, parts_M: Parts) -> Parts:
-        """Run a call for all members at once; what it returns is stacked."""
+        """Run a call for all members at once; its results are stacked."""
 
         def one(weights: Tensors, items: Tensors, parts: Parts) -> Parts:
             found: Parts = functional_call(self._skeleton(), weights, (call, items, parts), tie_weights=False)
@@ -122,7 +122,7 @@ class Stack:
         return stacked
 
     def _skeleton(self) -> "_Skeleton":
-        """A learner without weights, into which a call puts a member's: each thread has its own."""
+        """A learner without weights, which a call fills with a member's; each thread has its own."""
         if not hasattr(self._skeletons, "own"):
             memo: dict[int, object] = {id(buffer): buffer for buffer in self._first.buffers()}
             for weights in self._first.parameters():
@@ -142,19 +142,19 @@ class _Skeleton(nn.Module):
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """(M, ...), the members side by side within each row: looking rows up for all of them then copies nothing else."""
+    """(M, ...), the members side by side within each row: looking up rows for all of them then copies nothing else."""
     return torch.stack([*parts], dim=min(1, parts[0].ndim)).movedim(min(1, parts[0].ndim), 0)
 
 
 def _tensors(member: Member) -> Tensors:
-    """What is known of all items."""
+    """What is known about all items."""
     products_IK = member.table.products(member.learner.network.decision.theta()[0].rows_DK)
     known = {field.name: getattr(member.items, field.name) for field in fields(ItemVectors)}
     return {"products_IK": products_IK} | {name: part for name, part in known.items() if part is not None}
 
 
 def _items(learner: Learner, tensors: Tensors) -> tuple[ItemVectors, ItemTable]:
-    """The reverse."""
+    """The reverse of `_tensors`."""
     known = dict(tensors)
     products_IK = known.pop("products_IK")
     items = ItemVectors(**known)
@@ -162,14 +162,14 @@ def _items(learner: Learner, tensors: Tensors) -> tuple[ItemVectors, ItemTable]:
 
 
 def _weights(learner: Learner) -> Tensors:
-    """The parameters that adapting needs, as a skeleton names them; items' vectors are computed already."""
+    """The parameters that adapting needs, as a skeleton names them; item vectors are already computed."""
     of_items = {id(parameter) for parameter in learner.network.items.parameters()}
     named = _Skeleton(learner).named_parameters()
     return {name: parameter for name, parameter in named if id(parameter) not in of_items}
 
 
 def _parts(adapted: Adapted) -> Parts:
-    """What is a user's own, as far as outputs and the rate need it."""
+    """The users' own tensors that outputs and the rate need."""
     embedded = adapted.embedded
     prior = {} if embedded.prior_BDK is None else {"prior_BDK": embedded.prior_BDK}
     return {
@@ -181,7 +181,7 @@ def _parts(adapted: Adapted) -> Parts:
 
 
 def _adapted(member: Member, batch: SupportBatch, kinds: Sequence[type[Layer]], parts: Parts) -> Adapted:
-    """The reverse, for layers of these kinds."""
+    """The reverse of `_parts`, for layers of these kinds."""
     theta = member.learner.network.decision.theta()
     restored = zip(kinds, theta, parts["layers"], strict=True)
     layers = tuple(kind.restored(weights, own) for kind, weights, own in restored)

@@ -1,8 +1,8 @@
 """Training: the outer loop, and runs on disk.
 
-recipe      all settings of a training; recipes/*.toml are named ones
-loop        the outer loop, the only one; resumable
-optim       the outer optimiser: what decays, and how its rate falls
+recipe      all settings of a training run; recipes/*.toml are the named ones
+loop        the only outer loop; resumable
+optim       the outer optimiser: weight decay, and the schedule of its rate
 ema         weights averaged over steps
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked

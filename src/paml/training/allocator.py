@@ -1,7 +1,7 @@
 """Keep freed memory for the next step.
 
 glibc returns the top of the heap to the system whenever more than a little is free, so every training step would pay
-for fresh, zeroed pages again: a fifth of the step at the paper's sizes (PAML_KEEP_MEMORY=0 shows it).
+for fresh, zeroed pages again: a fifth of the step at the paper's sizes (compare with PAML_KEEP_MEMORY=0).
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""An average of the weights over the outer steps: what is validated and kept, where it is asked for.
+"""A moving average of the weights over the outer steps: if asked for, this is what is validated and kept.
 
-A large outer rate finds good regions quickly but jumps about in them; the average lies in their middle. Torch's own
-`AveragedModel` is a copy of the module, in which AT-PAML's memory and its index would fall behind.
+A large outer rate finds good regions quickly but jumps around in them; the average lies in the middle. Torch's own
+`AveragedModel` is a copy of the module, in which AT-PAML's memory and its index would be out of date.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-SOON = 10  # steps in which the average forgets its start
+WARMUP_STEPS = 10  # steps in which the average forgets its initial value
 
 
 class WeightAverage:
-    """average <- d average + (1 - d) weights after every step, with d = min(decay, (1 + t) / (SOON + t)) in step t."""
+    """average <- d average + (1 - d) weights after step t, with d = min(decay, (1 + t) / (WARMUP_STEPS + t))."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         """A decay of 0 keeps no average: the weights themselves are used."""
@@ -28,14 +28,14 @@ class WeightAverage:
         """Move the average towards the weights, which have just taken a step."""
         if not self._parameters:
             return
-        decay = min(self._decay, (1 + self._step) / (SOON + self._step))
+        decay = min(self._decay, (1 + self._step) / (WARMUP_STEPS + self._step))
         move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         move(list(self._average.values()), list(self._parameters.values()), self._step)
         self._step += 1
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The module with averaged weights, for as long as the block lasts."""
+        """Give the module the averaged weights for as long as the block lasts."""
         self._exchange()
         try:
             yield
@@ -43,7 +43,7 @@ class WeightAverage:
             self._exchange()
 
     def state(self) -> dict[str, Tensor]:
-        """What is needed to continue; nothing without an average."""
+        """What is needed to continue; empty without an average."""
         return {**self._average, "step": torch.tensor(self._step)} if self._parameters else {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:

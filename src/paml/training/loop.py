@@ -1,7 +1,7 @@
-"""The outer loop, the only one: batches of users, Adam, validation each epoch, the best epoch kept, resumable.
+"""The only outer loop: batches of users, Adam, validation each epoch, the best epoch kept, resumable.
 
-A training that is killed at any moment and resumed ends with bit-identical weights: the state holds parameters, the
-optimiser, AT-PAML's memory and the generators as they were at the epoch's start, from which batches are drawn again.
+A training run that is killed at any moment and resumed ends with bit-identical weights: the state holds parameters, the
+optimiser, AT-PAML's memory, and the generators as they were at the start of the epoch, to draw its batches again.
 """
 
 import json
@@ -60,10 +60,14 @@ def train(
 ) -> Run:
     """Train `method` on a prepared data set and return the run.
 
-    Settings, by name or as a mapping, replace those of the recipe, which is a name or a .toml file. After every epoch
-    `on_epoch` gets its number, from 1, and its validation metric; what it raises ends the training, resumable.
+    `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
+    settings of the recipe. `out` is the folder of the run; with `resume`, an interrupted run is continued there.
+    `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
+    from 1, and its validation metric; if it raises, training ends and can be resumed.
 
-    >>> run = paml.train(data, method="reg_paml", recipe="tuned", seed=1, epochs=5)
+    >>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run", seed=1, epochs=1)
+    >>> run.settings.summary["epochs"]
+    1
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
@@ -71,8 +75,8 @@ def train(
         recipe, method, {**(settings or {}), **more}, data.manifest.source.name, data.schema.target.kind
     )
     shape = DataShape.of(data, values.exclude_fields)
-    usual = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
-    folder = Path(out) if out is not None else DEFAULT_FOLDER / usual
+    default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
+    folder = Path(out) if out is not None else DEFAULT_FOLDER / default_name
     wanted = RunSettings(
         created_by=f"paml {version('paml')}",
         method=method,
@@ -102,7 +106,7 @@ def train(
 
 def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
     """Create the run folder, or check that an unfinished one was begun with the same settings."""
-    # nothing but a half-written file: killed before the settings were stored
+    # only a half-written file: killed before the settings were stored
     if not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +125,7 @@ def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
 
 
 def _choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """`auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -136,7 +140,7 @@ def _choose_device(name: str) -> torch.device:
 
 @dataclass
 class _Position:
-    """Where training stands; everything but tensors."""
+    """Where training is, without the tensors."""
 
     epoch: int = 0
     batch: int = 0
@@ -173,7 +177,7 @@ class _Trainer:
         self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
         self._loader = Loader(data, self._ensemble.inputs, device)
-        # members see other episodes, else they would err alike: the same data in the same order leads to the same place
+        # members see different episodes: with the same data in the same order they would make the same errors
         streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, len(self._ensemble.members)))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]
         self._position = _Position(generators=_states(self._rngs))
@@ -232,7 +236,7 @@ class _Trainer:
         loss_M = torch.stack([loss.value for loss in found])
         values = loss_M.detach().numpy(force=True).astype(np.float64)
         if not np.isfinite(values).all():
-            self._say_diverged(float(values.mean()), batches)
+            self._raise_diverged(float(values.mean()), batches)
         loss_M.sum().backward()  # type: ignore[no-untyped-call]
         for member in members if self._outer.clip_norm else ():
             torch.nn.utils.clip_grad_norm_(member.parameters(), self._outer.clip_norm)
@@ -243,7 +247,7 @@ class _Trainer:
                 member.rates.finish_step(loss.memory, self._outer.outer_rate)
         return float(np.mean([value * len(batch.user_B) for value, batch in zip(values, batches, strict=True)]))
 
-    def _say_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
+    def _raise_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
         user_B = np.concatenate([batch.user_B for batch in batches]).tolist()
         users = ", ".join(self._data.users().select("user").collect()["user"].gather(user_B).head(5))
         raise TrainingError(
@@ -290,7 +294,7 @@ class _Trainer:
         self._write_metrics()
 
     def _finish(self) -> None:
-        """Write what remains: the best weights, what serving needs beside them, and how training went."""
+        """Write the results: the best weights, what else serving needs, and how training went."""
         position = self._position
         self._ensemble.load_state_dict(self._best)
         summary: dict[str, Any] = {
@@ -318,7 +322,7 @@ class _Trainer:
 
     @torch.no_grad()
     def _facts_of_rates(self) -> dict[str, Any]:
-        """What the first member's rate source tells of itself, on some validation users."""
+        """Facts about the first member's rate source, from some validation users."""
         tasks, member = Tasks.of(self._data, "validation"), self._ensemble.members[0]
         if not len(tasks):
             return member.rates.facts(torch.zeros(0, member.network.user.width))
@@ -372,7 +376,7 @@ class _Trainer:
         try:
             self._position = _Position(**values)
         except TypeError:
-            raise FormatError("is of another version", where=self._state_file, remedy="train again") from None
+            raise FormatError("was written by another version", where=self._state_file, remedy="train again") from None
 
 
 def _states(rngs: Iterable[np.random.Generator]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The outer optimiser: what decays, and how its rate falls."""
+"""The outer optimiser: weight decay, and the schedule of its rate."""
 
 import math
 
@@ -7,12 +7,12 @@ import torch
 from paml.methods.learner import Ensemble
 from paml.training.recipe import OuterSettings
 
-LAST_SHARE = 0.05  # of the outer rate, where it falls
+LAST_SHARE = 0.05  # of the outer rate, at the end of a cosine
 KINDS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 def make_optimizer(ensemble: Ensemble, settings: OuterSettings) -> torch.optim.Optimizer:
-    """Adam or AdamW over all members; rates, what is no matrix, and the layers' biases do not decay."""
+    """Adam or AdamW over all members; rates, biases and whatever is not a matrix do not decay."""
     free = {id(parameter) for member in ensemble.members for parameter in member.without_decay()}
     learned = [parameter for parameter in ensemble.parameters() if parameter.requires_grad]
     decays = [parameter for parameter in learned if parameter.ndim > 1 and id(parameter) not in free]
@@ -23,7 +23,7 @@ def make_optimizer(ensemble: Ensemble, settings: OuterSettings) -> torch.optim.O
 
 
 def set_rate(optimizer: torch.optim.Optimizer, settings: OuterSettings, epoch: int) -> None:
-    """The outer rate of an epoch: as it is, or along a cosine to a twentieth."""
+    """Set the outer rate of an epoch: constant, or falling along a cosine to a twentieth."""
     falling = max(0.5 * (1 + math.cos(math.pi * epoch / settings.epochs)), LAST_SHARE)
     for group in optimizer.param_groups:
         group["lr"] = settings.outer_rate * (1.0 if settings.schedule == "constant" else falling)

@@ -1,8 +1,8 @@
-"""Recipes: all settings of a training run, typed; named ones lie as TOML in `recipes/`, others in files of your own.
+"""Recipes: all settings of a training run, typed; named ones are TOML files in `recipes/`, others your own files.
 
 A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
-by method, by kind of target (rating, click) and by data set; later ones have the last word, and the very last has
-`[source.NAME.method.NAME]`.
+by method, by kind of target (rating, click) and by data set; in this order later tables override earlier ones, and
+`[source.NAME.method.NAME]` overrides all.
 """
 
 import hashlib
@@ -29,15 +29,17 @@ class OuterSettings(Settings):
     batch_size: int = Field(32, gt=0, description="users per outer step")
     outer_rate: float = Field(5e-5, gt=0, description="outer learning rate beta")
     schedule: Literal["constant", "cosine"] = Field(
-        "constant", description="the outer rate over the epochs: as it is, or falling along a cosine"
+        "constant", description="the outer rate over the epochs: constant, or falling along a cosine"
     )
     optimizer: Literal["adam", "adamw"] = Field("adam", description="outer optimiser")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay in the outer step, but of biases and rates")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay in the outer step, except for biases and rates")
     ema_decay: float = Field(
         0.0, ge=0, lt=1, description="weights are averaged over outer steps with this decay; 0 for none"
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the outer gradient; 0 for no limit")
-    patience: int = Field(0, ge=0, description="stop after this many epochs without a better validation; 0 for never")
+    patience: int = Field(
+        0, ge=0, description="stop after this many epochs without improvement on validation; 0: never"
+    )
     random_support: bool = Field(False, description="train with a random share of support rows instead of a fixed one")
     support_share: float = Field(0.8, gt=0, lt=1, description="share of support rows in training episodes")
 
@@ -45,7 +47,7 @@ class OuterSettings(Settings):
 class Recipe(OuterSettings, LearnerSettings):
     """All settings of a training run; the defaults are the paper's table of hyper-parameters.
 
-    Each component has settings of its own, beside what they build; a recipe is all of them, flat.
+    Each component has its own settings, defined beside what they build; a recipe is all of them, flat.
     """
 
 
@@ -58,7 +60,7 @@ def recipe_names() -> list[str]:
 def load_recipe(
     recipe: str | Path, method: str, overrides: Mapping[str, Any], source: str = "", target: str = "rating"
 ) -> Recipe:
-    """A recipe, by name or as a .toml file, as it is for a method and a data set, some settings replaced."""
+    """A recipe, by name or as a .toml file, for a method and a data set, with some settings replaced."""
     values = _read(recipe)
     tables = {kind: values.pop(kind, {}) for kind in TABLES}
     for kind, name in zip(TABLES, (method, target, source), strict=True):
@@ -68,17 +70,17 @@ def load_recipe(
 
 
 def recipe_digest(recipe: str | Path) -> str:
-    """SHA-256 of a recipe's content, by which another recipe of the same name is noticed."""
+    """SHA-256 of a recipe's content, to detect another recipe of the same name."""
     return hashlib.sha256(json.dumps(_read(recipe), sort_keys=True).encode()).hexdigest()
 
 
 def recipe_label(recipe: str | Path) -> str:
-    """A recipe's name, or that of its file: a part of folder names."""
+    """A recipe's name, or that of its file, for use in folder names."""
     return Path(recipe).name.removesuffix(".toml")
 
 
 def _read(recipe: str | Path) -> dict[str, Any]:
-    """What a recipe has, a file of somebody's own being checked as a whole: for other methods and sources, too."""
+    """A recipe's content; a user's own file is checked as a whole, with its tables for other methods and sources."""
     if not str(recipe).endswith(".toml"):
         if recipe not in recipe_names():
             raise SettingsError(f"unknown recipe '{recipe}'", remedy=nearest(str(recipe), recipe_names()))
@@ -101,7 +103,7 @@ def _read(recipe: str | Path) -> dict[str, Any]:
 
 
 def _tables(values: Mapping[str, Any], key: str, name: str, path: Path) -> dict[str, dict[str, Any]]:
-    """The tables under a key; what is there must be tables."""
+    """The tables under a key; anything else is an error."""
     tables = values.get(key, {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise SettingsError(f"'{name}' is not a table of tables", where=path, remedy=f"write [{name}.NAME]")

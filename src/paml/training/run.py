@@ -4,7 +4,7 @@ RUN/settings.json        method, recipe, seed, what it was trained on (fingerpri
 RUN/weights.safetensors  parameters, and AT-PAML's memory
 RUN/vocab.json           the data set's vocabulary
 RUN/catalogue.parquet    all items, and how often training users rated them
-RUN/reference_users.parquet   groups, rates and embeddings of training users, without ids: where a new user stands
+RUN/reference_users.parquet   groups, rates and embeddings of training users, without ids, for rate profiles
 RUN/metrics.jsonl        one line per epoch
 RUN/rows.parquet         the last evaluation, one row per user
 RUN/resume/              the state of an unfinished training
@@ -64,7 +64,7 @@ class RunSettings(Settings):
     """How training ended: epochs, the best one and its validation metric, seconds; recall of the memory's index."""
 
     def identity(self) -> str:
-        """SHA-256 of what the weights belong to: everything but where the data lies and how training ended."""
+        """SHA-256 of what the weights belong to: everything except the data's path and how training ended."""
         covered = self.model_dump_json(exclude={"summary", "data_path", "created_by"})
         return hashlib.sha256(covered.encode()).hexdigest()
 
@@ -75,7 +75,13 @@ class RunSettings(Settings):
 
 @dataclass(frozen=True)
 class Run:
-    """A trained ensemble with its settings."""
+    """A trained ensemble with its settings; `paml.train` and `paml.load` return one.
+
+    >>> run = paml.load(run.path)
+    >>> user = run.adapt(profile={"age": "25"}, ratings={"3": 5, "7": 2})
+    >>> len(user.recommend(10))
+    10
+    """
 
     path: Path
     settings: RunSettings
@@ -95,7 +101,7 @@ class Run:
         tensors, values = checkpoint.load(weights)
         if values.get("identity") != settings.identity():
             raise FormatError(
-                "weights and settings do not belong together: one was exchanged or edited",
+                "weights and settings do not belong together: one was replaced or edited",
                 where=path,
                 remedy="train again",
             )
@@ -105,7 +111,7 @@ class Run:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Values of all fields in order of their codes."""
+        """The values of all fields, in order of their codes."""
         file = self.path / "vocab.json"
         try:
             return Vocabulary.model_validate_json(file.read_text(encoding="utf-8"))
@@ -114,7 +120,7 @@ class Run:
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The run in use; nothing but the run folder is needed."""
+        """The run in use; only the run folder is needed."""
         settings = self.settings
         catalogue = Catalogue.load(self.path / "catalogue.parquet", settings.data_schema)
         if len(catalogue) != settings.items:
@@ -134,15 +140,18 @@ class Run:
     def adapt(
         self, profile: Values | None = None, ratings: Mapping[str, float] | Sequence[Rating] | None = None
     ) -> User:
-        """Adapt to a new user by a profile and a few ratings, either of which may be missing.
+        """Adapt to a new user, given a profile and a few ratings; either may be missing.
 
-        >>> user = run.adapt(profile={"gender": "F", "age": 25}, ratings={"318": 5, "2858": 2})
-        >>> user.recommend(10)
+        `profile` has values by field name; `ratings` has values by item id, or is a list of `paml.Rating`.
+
+        >>> user = run.adapt(profile={"gender": "F", "age": 25}, ratings={"3": 5, "7": 2})
+        >>> len(user.recommend(10))
+        10
         """
         return self.predictor.adapt(profile, ratings)
 
     def data(self, path: str | Path | None = None) -> Dataset:
-        """The data set the run was trained on, refusing any other."""
+        """The data set that the run was trained on; any other is refused."""
         data = Dataset.open(path or self.settings.data_path)
         if data.fingerprint != self.settings.fingerprint:
             raise FormatError(
@@ -158,7 +167,7 @@ class Run:
 
 
 def evaluate(run: str | Path | Run, data: Dataset | str | Path | None = None, split: Split = "test") -> dict[str, Any]:
-    """Evaluate a run, store its rows beside it, and return the summary."""
+    """Evaluate a run, store one row per user in its folder, and return the summary."""
     run = run if isinstance(run, Run) else Run.load(run)
     opened = run.data(data.path if isinstance(data, Dataset) else data)
     rows = run.evaluate(opened, split)
@@ -204,7 +213,7 @@ def write_settings(path: Path, settings: RunSettings) -> None:
 
 
 def load_state(ensemble: Ensemble, tensors: dict[str, torch.Tensor], where: Path) -> None:
-    """Fill an ensemble; missing, surplus or misshapen tensors are a FormatError."""
+    """Load tensors into an ensemble; missing, unexpected or misshapen ones are a FormatError."""
     try:
         ensemble.load_state_dict(tensors)
     except RuntimeError as error:
