@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := paml-demo
 PORT   ?= 8000
 
-.PHONY: demo serve test lint bench clean
+.PHONY: demo serve test test-slow lint bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -16,8 +16,13 @@ serve: $(DEMO)/run/weights.safetensors | $(STAMP)
 	$(BIN)/paml serve $(DEMO)/run --port $(PORT)
 
 # A process per core with one thread each; tests of one file stay together, because they share what was trained.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks

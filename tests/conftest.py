@@ -1,4 +1,8 @@
-"""A small synthetic world, prepared once, and small tables in exactly the format that users have."""
+"""A small synthetic world, prepared once, and small tables in exactly the format that users have.
+
+Two layers: `make test` runs what is fast, `make test-slow` what is marked as slow. Whatever needs a browser or PostgreSQL
+is slow by itself.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,13 +11,26 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import paml
 from smalltables import write_tables
+from waiting import PATIENCE
 
 RunOf = Callable[[str, str], paml.Run]
 
+SLOW_FIXTURES = {"browser", "postgres"}
+
 torch.set_num_threads(1)  # tensors are small in tests: a second thread only costs time
+settings.register_profile("paml", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine, too
+settings.load_profile("paml")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +72,15 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.skip("no Chromium on this machine")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=1000 * PATIENCE)
         yield started
         started.close()
+
+
+@pytest.fixture
+def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures as SVG alone: embedding fonts into PDF takes most of a report's time."""
+    monkeypatch.setattr("paml.report.figures.style.pdf_bytes", lambda *_: b"%PDF")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command line as people use it: real processes."""
+"""The command line as people use it."""
 
 import json
 import re
@@ -12,17 +12,14 @@ import pytest
 import typer.main
 
 import paml
+from commands import run, run_process
 from paml.cli import app
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
 from paml.training.recipe import Recipe
+from waiting import PATIENCE, wait_until
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-
-
-def run(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "paml", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False)
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -57,7 +54,7 @@ def test_every_setting_is_described_and_documented(settings: type[Protocol]) -> 
 
 
 def test_version_and_help() -> None:
-    assert run("--version").stdout == f"paml {paml.__version__}\n"
+    assert run_process("--version").stdout == f"paml {paml.__version__}\n"
     assert "prepare" in run("data", "--help").stdout
     assert run("data", "nonsense").returncode == 2
 
@@ -125,16 +122,15 @@ def test_a_name_too_long_for_a_file_is_an_error_in_one_line(tmp_path: Path, argu
     assert "Errno" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_terminated_preparation_leaves_nothing(tmp_path: Path) -> None:
     program = "from paml.cli import main; main()"
     arguments = ["data", "prepare", "synthetic", "users=200000", "--out", "deep/down/D"]
     process = subprocess.Popen([sys.executable, "-c", program, *arguments], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    while not list(tmp_path.rglob("*.partial")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: list(tmp_path.rglob("*.partial")) or process.poll() is not None)
     time.sleep(0.5)
     process.terminate()
-    assert process.wait(timeout=60) == 143
+    assert process.wait(PATIENCE) == 143
     assert not list(tmp_path.iterdir())
 
 
@@ -159,16 +155,18 @@ def test_list_shows_sources_and_settings() -> None:
     assert "cold_share" in run("data", "list").stdout
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_demo_runs_twice(tmp_path: Path) -> None:
     for _ in range(2):
-        done = run("demo", cwd=tmp_path, timeout=600)
+        done = run_process("demo", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "item + user bias" in done.stdout
         assert "no predictor can have a smaller MSE than 0.469" in done.stdout
         assert "report: paml-demo/comparison/report.html" in done.stdout
 
 
+@pytest.mark.usefixtures("without_pdf")
 def test_compare_then_report(tmp_path: Path, world: paml.Dataset) -> None:
     options = ["--methods", "melu", "--baselines", "bias,training_mean", "--seeds", "1", "--out", "C", "--threads", "1"]
     command = ["compare", world.path, *options, "epochs=1", "hidden=8"]

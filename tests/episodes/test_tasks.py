@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import paml
 from paml.episodes.tasks import TaskBatch, Tasks
@@ -23,7 +23,6 @@ def padding(batches: list[TaskBatch]) -> float:
 
 
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.booleans(), st.integers(0, 9))
-@settings(deadline=None)
 def test_an_epoch_contains_every_row_of_every_user_once(lengths: list[int], size: int, random: bool, seed: int) -> None:
     tasks = tasks_of(np.array(lengths))
     batches = list(tasks.episodes(size, np.random.default_rng(seed), random_support=random))

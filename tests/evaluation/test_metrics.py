@@ -1,7 +1,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import mannwhitneyu, ttest_ind
 
 from paml.evaluation import metrics
@@ -33,7 +33,6 @@ def test_ndcg_without_gains_is_undefined() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=30), st.integers(1, 5))
-@settings(deadline=None)
 def test_auc_is_mann_whitney_per_user(rows: list[tuple[bool, int]], cut: int) -> None:
     label, score = np.array([r[0] for r in rows], dtype=float), np.array([r[1] for r in rows], dtype=float)
     count = np.array([len(rows) - min(cut, len(rows) - 1), min(cut, len(rows) - 1)])

@@ -119,6 +119,7 @@ def test_a_second_call_reuses_everything(done: Path, world: paml.Dataset, monkey
     assert (done / "results.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_killed_and_continued_it_gives_the_same_results(world: paml.Dataset, tmp_path: Path) -> None:
     quick_compare(world, tmp_path / "whole")
     program = (

@@ -23,6 +23,7 @@ from paml.experiments.tuning.study import STARTUP_TRIALS, Trial, propose
 from paml.methods.registry import METHODS
 from paml.settings import build
 from paml.training.recipe import Recipe
+from waiting import PATIENCE
 
 QUICK = {"epochs": 2, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "patience": 0}
 
@@ -115,6 +116,7 @@ def test_the_test_users_targets_cannot_be_read(small: paml.Dataset, done: Path, 
     assert without_time(tmp_path / "out") == without_time(done)[:4]
 
 
+@pytest.mark.slow
 def test_killed_and_continued_it_tries_the_same(small: paml.Dataset, done: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     program = (
@@ -149,7 +151,7 @@ def test_the_time_ends_a_search_but_not_before_its_start(small: paml.Dataset, tm
     space = write(tmp_path / "space.toml", "[epochs]\namong = [1, 1000000]\n")
     start = write(tmp_path / "start.toml", "epochs = 1\nhidden = [8]\nembedding_size = 4\n")
     found = search(small, tmp_path / "long", budget="2s", space=space, recipe=start, settings={})
-    assert found.seconds < 2.5
+    assert found.seconds < PATIENCE  # a million epochs take days
     assert {trial["settings"]["epochs"] for trial in log(tmp_path / "long")[1:]} <= {1}  # the other was cut off
 
 

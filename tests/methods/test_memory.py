@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from paml.methods.memory import EMPTY, MemoryRate, MemorySettings, UserMemory
 from paml.methods.neighbours import INDEXES, make_index, recall
@@ -51,7 +51,6 @@ class BruteForce:
     st.integers(1, 6),
     st.lists(st.tuples(st.sets(st.integers(0, 12), min_size=1, max_size=8), st.integers(0, 5)), max_size=12),
 )
-@settings(deadline=None)
 def test_store_and_eviction_agree_with_brute_force(size: int, rounds: list[tuple[set[int], int]]) -> None:
     memory, model = UserMemory(size, WIDTH), BruteForce(size)
     rng = np.random.default_rng(0)

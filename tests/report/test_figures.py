@@ -148,6 +148,7 @@ def test_curves_show_the_results(ratings: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("without_pdf")
 def test_the_best_of_either_kind_by_profile(ratings: Path, tmp_path: Path) -> None:
     found = read_results(ratings).by_group
     assert found is not None
@@ -243,6 +244,7 @@ def test_nothing_to_draw_leaves_figures_out(tmp_path: Path) -> None:
         assert figures(folder, summarise_again(folder)) == {}
 
 
+@pytest.mark.usefixtures("without_pdf")
 @pytest.mark.parametrize("users", [1, 3])
 def test_hardly_any_users(tmp_path: Path, users: int) -> None:
     folder = write_comparison(tmp_path / "OUT", users=users, seeds=(0,), variants=(), methods=["paml"])
@@ -251,6 +253,7 @@ def test_hardly_any_users(tmp_path: Path, users: int) -> None:
     assert "embeddings" not in drawn
 
 
+@pytest.mark.usefixtures("without_pdf")
 def test_values_that_do_not_vary(tmp_path: Path) -> None:
     folder = complete(write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"]))
     rows = pl.read_parquet(folder / "rows.parquet").with_columns(mse=pl.lit(1.0), rate=pl.lit(0.01))

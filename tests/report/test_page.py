@@ -18,6 +18,7 @@ from paml.report.tables import all_tables
 from report.comparison import write_comparison
 from report.complete import summarise_again
 from report.test_figures import contrast
+from waiting import PATIENCE
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 NASTY = "<script>alert(1)</script> & \"co\" 'x' $title {y}"
@@ -120,6 +121,7 @@ def test_nothing_finished_is_a_page_too(tmp_path: Path) -> None:
     outline(write_report(folder).read_text())
 
 
+@pytest.mark.usefixtures("without_pdf")
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], users=12)
     results = summarise_again(folder)
@@ -176,6 +178,7 @@ def test_text_stands_out_in_both_schemes() -> None:
 def opened(browser: Any, folder: Path, width: int, scheme: str) -> tuple[Any, list[str]]:
     """The page as a browser shows it, and what it complained about or asked for."""
     shown = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    shown.set_default_timeout(1000 * PATIENCE)
     complaints: list[str] = []
     shown.on("console", lambda message: complaints.append(message.text))
     shown.on("pageerror", lambda error: complaints.append(str(error)))

@@ -4,7 +4,6 @@ import itertools
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,13 +12,14 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
-from serving import Server
 
 import paml
 from paml.serve.service import Service
 from paml.serve.store.store import Store
+from serve.serving import Server, free_port
+from waiting import PATIENCE
 
-KINDS = ["sqlite", "postgresql"]
+KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
 NewUrl = Callable[[], str]
 
 
@@ -30,7 +30,7 @@ class Postgres:
         self.programs = _programs()
         self.user = _owner()
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self._names = itertools.count()
         folder.mkdir(mode=0o700)
         if self.user:
@@ -41,10 +41,12 @@ class Postgres:
     def start(self) -> None:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c max_connections=60"
         log = str(self.folder / "log")
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "60", "-l", log, "-o", options, "start")
+        self._run(
+            "pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", f"{PATIENCE:g}", "-l", log, "-o", options, "start"
+        )
 
     def stop(self, mode: str = "fast") -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", "60", "-m", mode, "stop")
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-t", f"{PATIENCE:g}", "-m", mode, "stop")
 
     def new_url(self) -> str:
         """An empty schema: as good as its own database, and quick to create."""
@@ -59,7 +61,7 @@ class Postgres:
             command = ["runuser", "-u", self.user, "--", *command]
         # The server inherits the output: a pipe would stay open for as long as it runs.
         with (self.folder.parent / "postgres.out").open("ab") as out:
-            subprocess.run(command, check=True, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/", timeout=120)
+            subprocess.run(command, check=True, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/")
 
 
 def _programs() -> Path:
@@ -80,12 +82,6 @@ def _owner() -> str | None:
         if name in names:
             return name
     pytest.skip("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -125,11 +121,9 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def trained(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> paml.Run:
-    """A small run on the synthetic data."""
-    out = tmp_path_factory.mktemp("trained") / "run"
-    paml.train(world, method="ridge", out=out, settings={"epochs": 2, "ensemble_size": 2})
-    return paml.Run.load(out)
+def trained(run: paml.Run) -> paml.Run:
+    """A small run on the embedded data, as its files have it."""
+    return paml.Run.load(run.path)
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +131,8 @@ def server(trained: paml.Run, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A server that all tests share: SQLite, loopback, no key, any rate of requests."""
     folder = tmp_path_factory.mktemp("server")
     url = f"sqlite:///{folder / 'users.sqlite'}"
-    started = Server(trained.path, folder / "log", "--store", url, "--rate", "0", "--log-level", "debug")
+    options = "--store", url, "--rate", "0", "--log-level", "debug", "--port", "0"
+    started = Server(trained.path, folder / "log", *options)
     yield started.ready()
     assert started.stop() == 0, started.log
 

@@ -2,16 +2,28 @@
 
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-START_SECONDS = 120
+from waiting import PATIENCE, wait_until
+
+FIXED_PORTS = range(20_000, 32_000)  # below those that a system gives to connections
+
+
+def free_port() -> int:
+    """A port that stays ours while a server is down: nobody is given it by chance."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", secrets.choice(FIXED_PORTS)))
+            return int(probe.getsockname()[1])
 
 
 def head(method: str, path: str, length: int, *more: str) -> bytes:
@@ -25,7 +37,7 @@ class Server:
 
     def __init__(self, run: Path, log: Path, *options: str, host: str = "127.0.0.1") -> None:
         self._run, self._log, self._options, self._host = run, log, options, host
-        self._port = 0
+        self._port = free_port()
         self._started = 0
         self.start()
 
@@ -39,19 +51,18 @@ class Server:
 
     def ready(self) -> Self:
         """Wait until it answers."""
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until:
-            assert self.process.poll() is None, self.log
-            found = re.search(r"serving at http://\S+:(\d+)", self.log)
-            if found:
-                self._port = int(found[1])
-                try:
-                    if httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200:
-                        return self
-                except httpx.TransportError:
-                    pass  # not yet
-            time.sleep(0.05)
-        raise AssertionError(f"does not answer: {self.log}")
+        wait_until(self._answers, "no answer")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.log
+        found = re.search(r"serving at http://\S+:(\d+)", self.log)
+        if not found:
+            return False
+        self._port = int(found[1])
+        with suppress(httpx.TransportError):  # not yet
+            return httpx.get(f"{self.url}/healthz", timeout=PATIENCE).is_success
+        return False
 
     @property
     def url(self) -> str:
@@ -63,13 +74,13 @@ class Server:
         return self._log.read_bytes()[self._started :].decode()
 
     def client(self, **settings: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, **settings)
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, **settings)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
     def stop(self) -> int:
         """Ask it to end; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE)

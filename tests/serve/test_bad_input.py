@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from serving import Server, head
 
 import paml
 from paml.serve.server import Options, create_guarded
 from paml.serve.service import Service
 from paml.serve.store.store import MAX_RATINGS, Store
+from serve.serving import Server, head
+from waiting import PATIENCE
 
 JSON = {"Content-Type": "application/json"}
 MANY = "x" * 1_000_000
@@ -159,7 +160,7 @@ def test_large_bodies(server: Server, client: httpx.Client, path: str) -> None:
     assert refused(client.put(path, content=chunks(100), headers=JSON), 413)["field"] == "body"
     assert refused(client.put(path, content=chunks(5), headers=JSON), 422)["field"] == "profile.gender"
     # A length that lies: less than is sent is all that is read, more than is sent ends with the connection.
-    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=PATIENCE) as connection:
         connection.sendall(head("PUT", "/v1/users/bad", 999) + b"{")
     assert client.get("/healthz").status_code == 200
 
@@ -187,7 +188,7 @@ def test_ids(client: httpx.Client) -> None:
 
 def test_an_id_of_a_million_characters(server: Server, client: httpx.Client) -> None:
     port = httpx.URL(server.url).port or 0
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         try:
             connection.sendall(head("GET", f"/v1/users/{MANY}", 0))
             assert connection.recv(1000).startswith(b"HTTP/1.1 400")

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from serving import Server
 
 import paml
+from serve.serving import Server
+from waiting import PATIENCE, wait_until
 
 WRITERS = 4
+pytestmark = pytest.mark.slow
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Writer:
 
     def write(self, url: str, stop: threading.Event) -> None:
         k = 0
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             while not stop.is_set():
                 item, value = self.items[k % len(self.items)], float(1 + (k + k // len(self.items)) % 5)
                 k += 1
@@ -67,14 +68,7 @@ def writing(server: Server, items: list[str], prefix: str) -> Iterator[list[Writ
     finally:
         stop.set()
         for thread in threads:
-            thread.join(90)
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+            thread.join(PATIENCE)
 
 
 def check_nothing_is_lost(server: Server, writers: list[Writer]) -> None:
@@ -88,7 +82,7 @@ def check_nothing_is_lost(server: Server, writers: list[Writer]) -> None:
 
 def refused_then_served(server: Server, writers: list[Writer], readable: int, back: Callable[[], object]) -> None:
     """Wait until writes are refused as they should be, bring the database back, and wait until they are served."""
-    wait_for(lambda: all(writer.refusals for writer in writers))
+    wait_until(lambda: all(writer.refusals for writer in writers))
     with server.client() as client:
         assert client.get("/healthz").status_code == 200, "the process is well"
         assert client.get("/readyz").status_code == readable
@@ -96,7 +90,7 @@ def refused_then_served(server: Server, writers: list[Writer], readable: int, ba
         assert client.post("/v1/recommend", json={}).status_code == 200, "what needs no store is served"
     back()
     before = [len(writer.statuses) for writer in writers]
-    wait_for(lambda: all(200 in writer.statuses[start:] for writer, start in zip(writers, before, strict=True)))
+    wait_until(lambda: all(200 in writer.statuses[start:] for writer, start in zip(writers, before, strict=True)))
     for answer in (answer for writer in writers for answer in writer.refusals):
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
@@ -111,7 +105,7 @@ def test_killed_and_cut_off_under_load(
     items = trained.predictor.catalogue.ids
     try:
         with writing(server, items, "killed") as writers:
-            wait_for(lambda: all(len(writer.acknowledged) > 5 for writer in writers))
+            wait_until(lambda: all(len(writer.acknowledged) > 5 for writer in writers))
             server.kill()
         server.start()
         server.ready()
@@ -120,7 +114,7 @@ def test_killed_and_cut_off_under_load(
         if kind == "postgresql":
             database = request.getfixturevalue("postgres")
             with writing(server, items, "lost") as writers:
-                wait_for(lambda: all(writer.acknowledged for writer in writers))
+                wait_until(lambda: all(writer.acknowledged for writer in writers))
                 database.stop("immediate")  # as if the machine lost its power
                 refused_then_served(server, writers, 503, database.start)
             check_nothing_is_lost(server, writers)
@@ -132,7 +126,7 @@ def test_a_full_disk_under_load(server: Server, trained: paml.Run) -> None:
     pid = server.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     with writing(server, trained.predictor.catalogue.ids, "full") as writers:
-        wait_for(lambda: all(writer.acknowledged for writer in writers))
+        wait_until(lambda: all(writer.acknowledged for writer in writers))
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, limits[1]))  # no file can grow
         refused_then_served(server, writers, 200, lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, limits))
     check_nothing_is_lost(server, writers)

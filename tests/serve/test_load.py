@@ -6,15 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from serving import Server
 
 import paml
 from paml.recommend.requests import Rating
+from serve.serving import Server
+from waiting import PATIENCE
 
 CLIENTS = 50
 ROUNDS = 3
 
 
+@pytest.mark.slow
 def test_fifty_clients_writing_and_reading(server: Server, trained: paml.Run) -> None:
     ids = trained.predictor.catalogue.ids
     barrier = threading.Barrier(CLIENTS)
@@ -24,9 +26,9 @@ def test_fifty_clients_writing_and_reading(server: Server, trained: paml.Run) ->
         draw = random.Random(k)
         own: dict[str, float] = {}
         path = f"/v1/users/crowd-{k}"
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
             assert client.put(path, json={"profile": {}}).status_code == 201
-            barrier.wait(60)
+            barrier.wait(PATIENCE)
             for _ in range(ROUNDS):
                 new = {item: float(draw.randint(1, 5)) for item in draw.sample(ids, 2)}
                 body = {"ratings": [{"item": item, "value": value} for item, value in new.items()]}
@@ -39,7 +41,7 @@ def test_fifty_clients_writing_and_reading(server: Server, trained: paml.Run) ->
                 assert client.get(f"{path}/recommendations").status_code == 200
         return own, scores
 
-    with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(CLIENTS) as clients:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client, ThreadPoolExecutor(CLIENTS) as clients:
         client.put("/v1/users/crowd", json={"profile": {}})
         for k, (own, scores) in enumerate(clients.map(live, range(CLIENTS))):
             stored = {entry["item"]: entry["value"] for entry in client.get(f"/v1/users/crowd-{k}").json()["ratings"]}

@@ -7,7 +7,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from serving import Server
+
+from serve.serving import Server
+from waiting import PATIENCE
 
 OPERATIONS = {
     "/v1/users/{user_id}": {"get", "put", "delete"},
@@ -37,7 +39,6 @@ def api(server: Server) -> Any:
 def test_answers_are_as_described(api: Any, path: str, method: str) -> None:
     @settings(
         max_examples=15,
-        deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
         database=None,
@@ -46,7 +47,7 @@ def test_answers_are_as_described(api: Any, path: str, method: str) -> None:
     @given(case=api[path][method.upper()].as_strategy())
     def call(case: Any) -> None:
         # What is well formed may still name an item or a field that the model does not know.
-        case.call_and_validate(excluded_checks=[positive_data_acceptance])
+        case.call_and_validate(timeout=PATIENCE, excluded_checks=[positive_data_acceptance])
 
     call()
 

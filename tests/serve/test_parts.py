@@ -22,6 +22,7 @@ from paml.serve.problems import Problem, shown
 from paml.serve.service import Service
 from paml.serve.store.store import StoredUser
 from paml.serve.telemetry import Metrics
+from waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +44,12 @@ def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) 
 
     def adapt(many: Sequence[NewUser], score: bool) -> list[User]:
         entered.set()
-        released.wait(10)
+        released.wait(PATIENCE)
         return predictor.adapt_many(many, score=score)
 
     async def ask() -> list[tuple[User, list[float]]]:
         jobs = [asyncio.create_task(batcher.run(one, lambda user: user.scores().tolist())) for one in asked]
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, PATIENCE)
         released.set()
         return await asyncio.gather(*jobs)
 
@@ -145,8 +146,8 @@ def test_nobody_waits_if_nobody_is_coming(predictor: Predictor) -> None:
         await batcher.run(new_users(predictor, 1)[0], lambda user: user.rate, score=False)
         return time.perf_counter() - started
 
-    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=30)
-    assert asyncio.run(ask()) < 20
+    batcher = Batcher(lambda many, score: predictor.adapt_many(many, score=score), wait=PATIENCE)
+    assert asyncio.run(ask()) < PATIENCE / 2
     batcher.close()
 
 
@@ -214,6 +215,7 @@ def test_who_guesses_keys_bothers_neither_the_store_nor_those_who_have_one() -> 
 
     async def ask() -> None:
         guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=5), None, check)
+        guard._rates = RateLimiter(5, clock=lambda: 0.0)  # no second passes, however slow the machine is
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
 
             async def status(secret: str) -> int:
@@ -222,7 +224,7 @@ def test_who_guesses_keys_bothers_neither_the_store_nor_those_who_have_one() -> 
             assert await status("right") == 200
             guesses = await asyncio.gather(*(status(f"guess {k}") for k in range(100)))
             assert set(guesses) == {401, 429}
-            assert len(asked) <= 12, "no more guesses reach the store than may come at once"
+            assert len(asked) <= 11, "no more guesses reach the store than may come at once"
             assert await status("right") == 200
             assert asked.count("right") == 1, "a key that was right is not looked up again so soon"
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Server
-from visiting import Visit
 
 import paml
 from paml.serve.store.store import Store
 from report.test_page import outline
+from serve.serving import Server
+from serve.visiting import Visit
+from waiting import PATIENCE
 
 PAGE = Path(paml.__file__).parent / "serve" / "page"
 PHONE = (390, 844)
@@ -66,7 +67,7 @@ def test_a_new_user_finds_everything_at_once(visit: Visit) -> None:
     assert visit.shown == [entry["item"] for entry in visit.ask("/recommendations?n=10")["items"]]
     assert re.fullmatch(r"Have you seen .+\?", visit.text("#question-title"))
     assert visit.text("#basis") == "nothing is known about you yet"
-    model = httpx.get(f"{visit.url}/v1/model").json()
+    model = httpx.get(f"{visit.url}/v1/model", timeout=PATIENCE).json()
     labels = page.locator("#profile label").all_inner_texts()
     assert [label.lower() for label in labels] == [field["name"] for field in model["fields"]]
     genders = page.get_by_label("Gender").locator("option").all_inner_texts()
@@ -282,7 +283,7 @@ def test_forget_me(visit: Visit) -> None:
     visit.page.get_by_role("button", name="Forget me").click()
     visit.page.locator("#farewell").get_by_role("button", name="Forget me").click()
     visit.page.wait_for_function("() => document.querySelector('#news').innerText.includes('deleted')")
-    assert httpx.get(f"{visit.url}/v1/users/{old}").status_code == 404
+    assert httpx.get(f"{visit.url}/v1/users/{old}", timeout=PATIENCE).status_code == 404
     assert visit.id != old
     assert visit.ask()["ratings"] == []
     assert visit.shown == fresh
@@ -308,7 +309,7 @@ def test_a_server_that_is_gone_is_told_in_words_and_comes_back(browser: Any, tra
 
 
 def test_a_store_that_forgot_the_visitor_meets_them_anew(visit: Visit) -> None:
-    assert httpx.delete(f"{visit.url}/v1/users/{visit.id}").status_code == 204
+    assert httpx.delete(f"{visit.url}/v1/users/{visit.id}", timeout=PATIENCE).status_code == 204
     visit.rate("#question", 3)
     assert [rating["value"] for rating in visit.ask()["ratings"]] == [3]
     visit.complaints.clear()  # the 404 that told us

@@ -22,6 +22,7 @@ from paml.recommend.requests import Rating
 from paml.serve.store import database
 from paml.serve.store.store import Store
 from serve.conftest import NewUrl, Postgres
+from waiting import PATIENCE, wait_until
 
 Values = dict[str, float]
 
@@ -188,13 +189,10 @@ class Writers:
         for thread in self._threads:
             thread.join()
 
-    def wait_for_more(self, seconds: float = 30) -> None:
+    def wait_for_more(self) -> None:
         """Return when every thread has written again."""
-        deadline = time.monotonic() + seconds
         before = {name: len(values) for name, values in self.acknowledged.items()}
-        while any(len(values) <= before[name] for name, values in self.acknowledged.items()):
-            assert time.monotonic() < deadline, "not written again"
-            time.sleep(0.02)
+        wait_until(lambda: all(len(self.acknowledged[name]) > count for name, count in before.items()))
 
 
 def test_a_postgres_that_stops_and_starts_under_load(postgres: Postgres) -> None:
@@ -253,7 +251,7 @@ def test_a_lock_of_somebody_else(url: str, kind: str, monkeypatch: pytest.Monkey
     store.put_user("ann", {})
     store.close()
     other = create_engine(url, isolation_level="AUTOCOMMIT")
-    for patience, enough in ((1, False), (10, True)):
+    for patience, enough in ((1, False), (60, True)):
         monkeypatch.setattr(database, "PATIENCE", patience)
         store = Store.open(url)
         with other.connect() as connection:
@@ -273,7 +271,8 @@ def test_a_lock_of_somebody_else(url: str, kind: str, monkeypatch: pytest.Monkey
     other.dispose()
 
 
-def test_a_long_reader_does_not_hold_up_a_deletion(tmp_path: Path) -> None:
+def test_a_long_reader_does_not_hold_up_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PATIENCE", PATIENCE)
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     store.put_user("ann", {})
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as reader:
@@ -281,11 +280,12 @@ def test_a_long_reader_does_not_hold_up_a_deletion(tmp_path: Path) -> None:
         reader.execute("SELECT * FROM paml_users").fetchall()
         started = time.monotonic()
         assert store.delete_user("ann")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < PATIENCE / 2
         assert store.user("ann") is None
     store.close()
 
 
+@pytest.mark.slow
 def test_a_killed_writer_has_lost_nothing_it_acknowledged(new_url: NewUrl, kind: str) -> None:
     url = new_url()
     writer = Path(__file__).with_name("writer.py")

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from waiting import PATIENCE
+
 WIDE = (1280, 900)
 
 
@@ -15,6 +17,7 @@ class Visit:
     def __init__(self, browser: Any, url: str, size: tuple[int, int] = WIDE, **options: Any) -> None:
         self.url = url
         self.context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **options)
+        self.context.set_default_timeout(1000 * PATIENCE)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
@@ -46,7 +49,7 @@ class Visit:
 
     def ask(self, path: str = "") -> Any:
         """What the service itself says about this visitor."""
-        answer = httpx.get(f"{self.url}/v1/users/{self.id}{path}")
+        answer = httpx.get(f"{self.url}/v1/users/{self.id}{path}", timeout=PATIENCE)
         assert answer.status_code == 200
         return answer.json()
 

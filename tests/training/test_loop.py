@@ -73,6 +73,7 @@ def test_clicks_train_too(method: str, click_world: paml.Dataset, tmp_path: Path
     assert summary["undefined"]["auc"] == int(run.evaluate()["auc"].is_nan().sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_lands_between_the_noise_floor_and_bias_fold_in(
     method: str, middle_world: paml.Dataset, tmp_path: Path
@@ -105,7 +106,10 @@ def command(data: paml.Dataset, out: Path, *more: str) -> list[str]:
     settings = [
         f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in QUICK.items() if k != "epochs"
     ]
-    program = "from paml.training import loop; loop.CHECKPOINT_BATCHES = 5; from paml.cli import main; main()"
+    program = (
+        "from importlib import import_module; import_module('paml.training.loop').CHECKPOINT_BATCHES = 5;"
+        "from paml.cli import main; main()"
+    )
     arguments = ["train", str(data.path), "--method", "at_paml", "--out", str(out), "--threads", "1", *more]
     return [sys.executable, "-c", program, *arguments, *settings, "epochs=12", "index_every=5", "memory_index=kdtree"]
 
@@ -114,9 +118,10 @@ def saved_at(state: Path) -> int:
     return state.stat().st_mtime_ns if state.exists() else 0
 
 
+@pytest.mark.slow
 def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Dataset, tmp_path: Path) -> None:
     """kill -9 at random moments, several times; AT-PAML with an approximate index is the hardest case."""
-    subprocess.run(command(middle_world, tmp_path / "whole"), check=True, capture_output=True, timeout=200)
+    subprocess.run(command(middle_world, tmp_path / "whole"), check=True, capture_output=True)
     rng, kills, log = random.Random(0), 0, []
     out = tmp_path / "killed"
     state = out / "resume" / "state.safetensors"
@@ -124,12 +129,12 @@ def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Datas
         arguments = command(middle_world, out, "--resume") if out.exists() else command(middle_world, out)
         with (tmp_path / "log").open("wb") as output:
             process = subprocess.Popen(arguments, stdout=output, stderr=output, start_new_session=True)
-        began, before = time.monotonic(), saved_at(state)
-        while process.poll() is None and saved_at(state) == before and time.monotonic() - began < 100:
+        before = saved_at(state)
+        while process.poll() is None and saved_at(state) == before:
             time.sleep(0.01)
         time.sleep(rng.uniform(0.0, 0.5))
         if process.poll() is not None or kills == 4:
-            assert process.wait(timeout=200) == 0, (tmp_path / "log").read_text()
+            assert process.wait() == 0, (tmp_path / "log").read_text()
             break
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

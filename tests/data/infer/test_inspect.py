@@ -354,6 +354,7 @@ def test_command_line(tables: Path, tmp_path: Path) -> None:
     assert (gap.exit_code, gap.stderr.startswith("warning: target: no column")) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("PAML_DATA_HOME" not in os.environ, reason="PAML_DATA_HOME names no folder with the archives")
 def test_coupons(tmp_path: Path) -> None:
     archive = Path(os.environ["PAML_DATA_HOME"]) / "in-vehicle-coupon.zip"

@@ -151,7 +151,7 @@ LINES = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_the_fast_reader_agrees_with_the_line_reader(tmp_path: Path, lines: list[str], end: str, blanks: bool) -> None:
     """A quoted header changes only the reader: files with a quote are read line by line."""

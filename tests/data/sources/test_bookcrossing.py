@@ -97,6 +97,7 @@ def test_bad_lines_are_named_with_their_original_number(tmp_path: Path) -> None:
     assert paml.prepare("bookcrossing", folder, tmp_path / "a", skip_bad_lines=True).manifest.source.bad_lines == 1
 
 
+@pytest.mark.slow
 def test_real_book_crossing(tmp_path: Path) -> None:
     archive = real_file("BX-CSV-Dump.zip")
     (tmp_path / "work").mkdir()

@@ -118,6 +118,7 @@ def test_an_unexpected_archive(ml_1m: Path, tmp_path: Path) -> None:
         paml.prepare("ml-100k", ml_1m, tmp_path / "out", extra=ml_1m)
 
 
+@pytest.mark.slow
 def test_real_ml_1m(tmp_path: Path) -> None:
     extra = real_file("ml-1m-extrainfos.zip")
     data = paml.prepare("ml-1m", real_file("ml-1m.zip"), tmp_path / "all", extra=extra, cold_share=1)
@@ -138,6 +139,7 @@ def test_real_ml_1m(tmp_path: Path) -> None:
     assert cold["groups"]["major"] == pytest.approx(0.591, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_an_archive_in_the_data_folder_is_used_without_asking(tmp_path: Path) -> None:
     real_file("ml-1m.zip")
     assert paml.prepare("ml-1m", out=tmp_path / "out").manifest.users == 4832
