@@ -1,7 +1,7 @@
 """A small synthetic world, prepared once, and small tables in exactly the format that users have.
 
-Two layers: `make test` runs what is fast, `make test-slow` what is marked as slow. Whatever needs a browser or PostgreSQL
-is slow by itself.
+Two layers: `make test` runs what is fast, `make test-slow` what is marked as slow. Tests that need a browser or
+PostgreSQL are slow by themselves.
 """
 
 import shutil

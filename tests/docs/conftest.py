@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import BLOCKS, Block
 
 import paml
+from docs.examples import BLOCKS, Block
 from realdata import real_file
 from smalltables import write_tables
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import BLOCKS, DIRECTIVES, DOCUMENTS, LANGUAGES, PROJECT, Block
+
+from docs.examples import BLOCKS, DIRECTIVES, DOCUMENTS, LANGUAGES, PROJECT, Block
 
 RUN = [
     pytest.param(block, id=str(block), marks=[pytest.mark.slow] if "slow" in block.directives else [])

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from serving import Server
 
 import paml
+from serve.serving import Server
 
 NOT_SERVED = ("paml.training.loop", "paml.experiments", "paml.baselines", "paml.analysis", "paml.report")
 
