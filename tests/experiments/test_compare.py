@@ -265,7 +265,7 @@ def test_a_training_that_diverges_stops_no_other(world: paml.Dataset, tmp_path: 
     results = quick_compare(world, out, methods=("melu",), seeds=1, variants=["melu outer_rate=1e30"])
     assert [cell.method for cell in results.failed] == ["melu outer_rate=1e30"]
     assert "the loss is" in str(results.failed[0].reason)
-    assert any("failed with seed 0 and is left out" in sentence for sentence in results.verdict)
+    assert any("failed with seed 0 and is excluded" in sentence for sentence in results.verdict)
     assert results.mean("melu") is not None
     assert "failed with seed 0" in (out / "report.html").read_text()
 
