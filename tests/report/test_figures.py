@@ -24,7 +24,7 @@ RATINGS_ONLY = {"gamma", "failure"}  # the comparison of clicks has no variants
 
 
 def meanings(folder: Path, name: str) -> list[str]:
-    """What the marks of a figure stand for."""
+    """What the marks of a figure mean."""
     root = ET.parse(folder / "figures" / f"{name}.svg").getroot()
     titles = [title.text or "" for title in root.iter(f"{SVG}title")]
     return titles[1:]  # the first is the figure's own
@@ -177,7 +177,7 @@ def test_clicks_show_both_metrics(clicks: Path) -> None:
             assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in told
 
 
-def test_calibration_is_freed_of_the_weights() -> None:
+def test_calibration_is_corrected_for_the_weights() -> None:
     rng = np.random.default_rng(1)
     p_N = rng.uniform(0.01, 0.5, 50_000)
     label_N = (rng.random(len(p_N)) < p_N).astype(int)
@@ -233,7 +233,7 @@ def luminance(colour: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_nothing_to_draw_leaves_figures_out(tmp_path: Path) -> None:
+def test_figures_with_nothing_to_draw_are_skipped(tmp_path: Path) -> None:
     everything = tuple((name, seed) for name in ("bias", "paml") for seed in (0, 1))
     folder = write_comparison(
         tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], unfinished=everything
@@ -263,7 +263,7 @@ def test_values_that_do_not_vary(tmp_path: Path) -> None:
     assert not {"rates", "embeddings", "violins"} & set(drawn)
 
 
-def test_figures_that_are_no_more_are_removed(tmp_path: Path) -> None:
+def test_figures_that_are_gone_are_removed(tmp_path: Path) -> None:
     (tmp_path / "shots.svg").write_text("old")
     save_figures({"cost": Figure("title", "caption", "<svg/>", b"%PDF")}, tmp_path)
     assert not (tmp_path / "shots.svg").exists()
