@@ -72,9 +72,9 @@ def test_the_same_comparison_gives_the_same_bytes(clicks: Path) -> None:
 
 def test_the_comparison_shows_the_tables_means(ratings: Path) -> None:
     results = read_results(ratings)
-    told = meanings(ratings, "comparison")
-    assert len(told) == len(results.plan.entries)
-    for (name, label), text in zip(labels(ratings).items(), told, strict=True):
+    marks = meanings(ratings, "comparison")
+    assert len(marks) == len(results.plan.entries)
+    for (name, label), text in zip(labels(ratings).items(), marks, strict=True):
         mean, low, high = numbers(text.removeprefix(label))[:1] + numbers(text.removeprefix(label))[-2:]
         assert text.startswith(f"{label}: ")
         assert mean == pytest.approx(results.mean(name), abs=5e-5)
@@ -86,8 +86,8 @@ def test_the_comparison_shows_the_tables_means(ratings: Path) -> None:
 def test_boxes_show_the_users_quartiles(ratings: Path, name: str) -> None:
     rows = pl.read_parquet(ratings / "rows.parquet")
     users = rows.group_by("method", "user").agg(pl.col("mse").mean())
-    told = meanings(ratings, name)
-    for (method, label), text in zip(labels(ratings).items(), told, strict=True):
+    marks = meanings(ratings, name)
+    for (method, label), text in zip(labels(ratings).items(), marks, strict=True):
         value_U = users.filter(pl.col("method") == method)["mse"].to_numpy()
         expected = np.quantile(value_U, [0.5, 0.25, 0.75])
         assert numbers(text.removeprefix(label)) == pytest.approx(expected.tolist(), abs=5e-5)
@@ -112,28 +112,28 @@ def test_marks_lie_where_their_values_are(ratings: Path) -> None:
 
 def test_rates_and_violins_show_both_groups(ratings: Path) -> None:
     rows = pl.read_parquet(ratings / "rows.parquet")
-    told = meanings(ratings, "rates")
-    assert len(told) == 2 * 4  # MeLU has one rate for all
+    marks = meanings(ratings, "rates")
+    assert len(marks) == 2 * 4  # MeLU has one rate for all
     minor = rows.filter((pl.col("method") == "paml") & (pl.col("group") == "minor"))["rate"]
-    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(told)
+    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(marks)
     assert len(meanings(ratings, "violins")) == 2 * 6  # the best baseline, three methods, two variants
     assert len(meanings(ratings, "failure")) == 2 * 2
 
 
 def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
     text = (ratings / "figures" / "embeddings.svg").read_text()
-    told = meanings(ratings, "embeddings")
-    assert sum(int(re.findall(r"\d+ m", part)[0][:-2]) for part in told) == 3 * 60
+    marks = meanings(ratings, "embeddings")
+    assert sum(int(re.findall(r"\d+ m", part)[0][:-2]) for part in marks) == 3 * 60
     paths = re.findall(r"</title>\s*<path d=\"([^\"]*)\"", text)
     assert sum(path.count("M") for path in paths) == 3 * 60
 
 
 def test_curves_show_the_results(ratings: Path) -> None:
     results = read_results(ratings)
-    told = " ".join(meanings(ratings, "shots"))
+    marks = " ".join(meanings(ratings, "shots"))
     for mean in results.shots.means["reg_paml"]:
-        assert f"{mean:.4f}" in told
-    assert "training mean" not in told  # the best baseline alone
+        assert f"{mean:.4f}" in marks
+    assert "training mean" not in marks  # the best baseline alone
     cold = " ".join(meanings(ratings, "items"))
     assert f"REG-PAML, new items: {results.items.cold['reg_paml']:.4f}" in cold
     assert len(meanings(ratings, "cost")) == len(results.plan.entries)
@@ -170,11 +170,11 @@ def test_the_best_of_either_kind_by_profile(ratings: Path, tmp_path: Path) -> No
 
 def test_clicks_show_both_metrics(clicks: Path) -> None:
     results = read_results(clicks)
-    told = meanings(clicks, "clicks")
+    marks = meanings(clicks, "clicks")
     for metric in ("auc", "nel"):
         for name, label in labels(clicks).items():
             found = results.summary(name, metric)
-            assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in told
+            assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in marks
 
 
 def test_calibration_is_corrected_for_the_weights() -> None:

@@ -57,7 +57,7 @@ def every_call_is_refused(store: Store) -> None:
         lambda: store.check_key("x"),
     ]
     for call in calls:
-        with pytest.raises(StoreUnavailable, match=r"does not serve \(.+\); try again"):
+        with pytest.raises(StoreUnavailable, match=r"is not available \(.+\); try again"):
             call()
 
 

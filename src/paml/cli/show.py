@@ -88,8 +88,10 @@ def render_recommendations(
     if any(reasons):
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
-        told = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
-        table.add_row(*map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(told)] if told else []))
+        lines = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
+        table.add_row(
+            *map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(lines)] if lines else [])
+        )
     console.print(table)
     console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 

@@ -54,7 +54,7 @@ def routed_path(raw: bytes) -> str:
 
 
 def segment(text: str) -> str:
-    """What a part of a routed path stands for."""
+    """What a part of a routed path means."""
     return ESCAPED.sub(lambda found: "%" if found[1] == "25" else "/", text)
 
 

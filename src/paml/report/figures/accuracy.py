@@ -193,8 +193,8 @@ def by_group(material: Material) -> Canvas | None:
             one = found.values[value][entry.name]
             if one.mean is not None:
                 (dot,) = axes.plot([one.mean], [k], entry.marker, color=entry.colour, markersize=6.5)
-                told = f"{one.mean:.4f}, {count(one.users, 'user')}"
-                style.mark(dot, f"{entry.label}, {found.field} {value}: {told}")
+                value_text = f"{one.mean:.4f}, {count(one.users, 'user')}"
+                style.mark(dot, f"{entry.label}, {found.field} {value}: {value_text}")
                 edges.append(one.mean)
     _fit(axes, edges)
     axes.set_xlabel(material.unit)

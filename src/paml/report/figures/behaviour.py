@@ -159,8 +159,8 @@ def _curves(
         points = [(k, mean) for k, mean in enumerate(means[entry.name]) if mean is not None]
         x_K, y_K = [k for k, _ in points], [mean for _, mean in points]
         (line,) = axes.plot(x_K, y_K, color=entry.colour, marker=entry.marker, markersize=4, linewidth=1.5)
-        told = ", ".join(f"{names[k]}: {mean:.4f}" for k, mean in points)
-        style.mark(line, f"{entry.label}; {told}")
+        values = ", ".join(f"{names[k]}: {mean:.4f}" for k, mean in points)
+        style.mark(line, f"{entry.label}; {values}")
         ends.append((float(x_K[-1]), y_K[-1], entry.label, entry.colour))
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.2, len(names) - 0.8)
