@@ -1,15 +1,15 @@
-"""What goes wrong, in words: every error a user can cause says what, where and the remedy.
+"""What goes wrong, in words: every error that a user can cause says what, where and how to fix it.
 
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
-│   └── InputError  a new user's profile or rating that cannot be used: which field, its value, what is expected
+│   └── InputError  a new user's profile or rating that cannot be used: field, value, expectation
 │       ├── UnknownItem
 │       ├── UnknownField
-│       └── TooManyRatings  more ratings of one user than are kept
+│       └── TooManyRatings  more ratings of one user than the store keeps
 ├── DataError       input data that cannot be read as what it claims to be
 ├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
 ├── TrainingError   training that cannot go on
-├── UnknownUser     a user whom the store does not hold
+├── UnknownUser     a user who is not in the store
 └── StoreUnavailable  a database that does not answer now; the same call may succeed later
 """
 
@@ -43,7 +43,7 @@ class SettingsError(PamlError):
 
 
 class InputError(SettingsError):
-    """What is said of a new user and cannot be used; services show field, value and expectation each in its place."""
+    """Input about a new user that cannot be used; services show field, value and expectation separately."""
 
     def __init__(self, what: str, *, field: str, value: object, expected: str, remedy: str | None = None) -> None:
         self.field, self.value, self.expected = field, shortened(value), expected
@@ -81,7 +81,7 @@ class TrainingError(PamlError):
 
 
 class UnknownUser(PamlError):  # noqa: N818
-    """A user whom the store does not hold: never created, or deleted."""
+    """A user who is not in the store: never created, or deleted."""
 
 
 class TooManyRatings(InputError):  # noqa: N818
@@ -105,7 +105,7 @@ def shortened(value: object, max_length: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` or, where nothing is near, the list of what is known."""
+    """`did you mean 'x'?` or, where no name is similar, the list of known names."""
     known = sorted(known)
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"

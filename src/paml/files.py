@@ -1,4 +1,4 @@
-"""Files written whole or not at all, under a temporary name first and then renamed; our own read with good errors."""
+"""Files written whole or not at all (under a temporary name, then renamed); our own files read with clear errors."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.rename(path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
-        for parent in made:  # the innermost first; one that somebody else filled meanwhile stays
+        for parent in made:  # the innermost first; one that another process has filled meanwhile stays
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
@@ -62,7 +62,7 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
 
 
 def read_table(path: Path, columns: Iterable[str], remedy: str) -> pl.DataFrame:
-    """Read a Parquet file of our own; a missing, damaged or foreign one is a FormatError."""
+    """Read one of our own Parquet files; a missing, damaged or foreign one is a FormatError."""
     try:
         table = pl.read_parquet(path, glob=False)
     except FileNotFoundError:
@@ -77,20 +77,20 @@ def read_table(path: Path, columns: Iterable[str], remedy: str) -> pl.DataFrame:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The object in a JSON file of our own; a missing, damaged or foreign one is a FormatError."""
+    """The object in one of our own JSON files; a missing, damaged or foreign one is a FormatError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FormatError(f"cannot be read ({error.strerror or error})", where=path, remedy=remedy) from None
     except (ValueError, RecursionError):
-        raise FormatError("is no JSON", where=path, remedy=remedy) from None
+        raise FormatError("is not JSON", where=path, remedy=remedy) from None
     if not isinstance(values, dict):
-        raise FormatError("is no JSON object", where=path, remedy=remedy)
+        raise FormatError("is not a JSON object", where=path, remedy=remedy)
     return values
 
 
 def as_model(model: type[M], values: dict[str, Any], where: Path, remedy: str) -> M:
-    """A stored object as its model, whose field `format` says which format is read; another one is a FormatError."""
+    """A stored object as its model, whose field `format` says which format it reads; any other is a FormatError."""
     expected = model.model_fields["format"].default
     if values.get("format") != expected:
         what = f"is of format {values.get('format')!r}, and this version reads format {expected}"

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar where there is a terminal, lines where there is none, silence in the library."""
+"""Progress of long work: a bar on a terminal, lines elsewhere, silence in the library."""
 
 import sys
 import time
@@ -20,11 +20,11 @@ class Step:
     """One piece of work under way; `advance` is cheap enough for inner loops over chunks or batches."""
 
     def advance(self, amount: int = 1, note: str = "") -> None:
-        """Count `amount` more units as done; `note` says what matters now (a metric, a speed)."""
+        """Count `amount` more units as done; `note` is the current state (a metric, a speed)."""
 
 
 class Progress:
-    """Silent; the base of the others and the default of every library function."""
+    """Silent; the base class of the others and the default in every library function."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
@@ -36,7 +36,7 @@ SILENT = Progress()
 
 
 class Inside(Progress):
-    """The progress of a part (one training of many), told as a note of the whole's."""
+    """The progress of a part (one training of many), shown as a note on the whole."""
 
     def __init__(self, outer: Step, title: str) -> None:
         self._outer, self._title = outer, title
@@ -110,7 +110,7 @@ class LineProgress(Progress):
 
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
-        """Print a line now and then, and one with the time taken at the end."""
+        """Print a line now and then, and at the end one with the time taken."""
         started = time.monotonic()
         yield _LineStep(title, total, in_bytes=in_bytes)
         print(f"{title}: done in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Typed settings: checked at the door, then passed on as values. Unknown keys are refused by name."""
+"""Typed settings: checked once, then passed on as values. Unknown keys are refused by name."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     def part(self, component: type["S"]) -> "S":
-        """The values of one component, where settings are made of several components'."""
+        """The values of one component, where settings combine several."""
         assert isinstance(self, component)
         return component.model_validate({name: getattr(self, name) for name in component.model_fields})
 
@@ -42,7 +42,7 @@ def build(settings: type[S], values: Mapping[str, Any]) -> S:
 
 
 def build_all(classes: Sequence[type[Settings]], values: Mapping[str, Any]) -> list[Settings]:
-    """Hand each key to the class that owns it, so that users type `key=value` without knowing whose it is."""
+    """Hand each key to the class that owns it, so that users type `key=value` without knowing which one does."""
     known = {key: owner for owner in classes for key in owner.model_fields}
     for key in values:
         if key not in known:

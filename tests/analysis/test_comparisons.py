@@ -38,7 +38,7 @@ def simulated(rng: np.random.Generator, methods: int, seeds: int, users: int) ->
 
 
 def within(hits: int, times: int, low: float, high: float) -> bool:
-    """Whether so many hits are credible for a probability between low and high."""
+    """Whether this many hits are credible for a probability between low and high."""
     return bool(binom.ppf(0.001, times, low) <= hits <= binom.ppf(0.999, times, high))
 
 
@@ -137,7 +137,7 @@ def test_each_seed_may_have_users_of_its_own_and_rows_any_order() -> None:
     assert (found.users, found.undefined) == (50, 0)
 
 
-def test_undefined_values_are_left_out_in_pairs_and_counted() -> None:
+def test_undefined_values_are_excluded_in_pairs_and_counted() -> None:
     value_MSU = simulated(np.random.default_rng(5), 2, 2, 60)
     value_MSU[0, :, :12] = np.nan
     value_MSU[1, 0, 6:30] = np.inf
@@ -192,7 +192,7 @@ def test_identical_methods_do_not_differ() -> None:
     assert (gap.difference, gap.welch_p, gap.margin, gap.equivalence_p) == (0, 1, None, None)
 
 
-def test_nobody_and_one_group_only() -> None:
+def test_no_users_and_a_single_group() -> None:
     rows = rows_of(simulated(np.random.default_rng(8), 2, 2, 30))
     nobody = statistics.paired(rows.clear(), "m1", "m0", "mse")
     assert nobody == statistics.Paired("m1", "m0", None, None, None, None, None, 0, 0, ())

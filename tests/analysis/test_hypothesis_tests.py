@@ -26,14 +26,14 @@ def test_t_tests_agree_with_scipy(samples: tuple[np.ndarray, np.ndarray]) -> Non
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_wilcoxon_agrees_with_scipy_and_leaves_zeros_out() -> None:
+def test_wilcoxon_agrees_with_scipy_and_excludes_zeros() -> None:
     value = np.random.default_rng(2).normal(0.2, size=80)
     assert inference.wilcoxon_p(value) == pytest.approx(stats.wilcoxon(value).pvalue)
     assert inference.wilcoxon_p(np.append(value, np.zeros(9))) == inference.wilcoxon_p(value)
 
 
 def test_equivalence_by_hand_and_by_two_one_sided_tests(samples: tuple[np.ndarray, np.ndarray]) -> None:
-    # Of two degrees of freedom the distribution is 1/2 + t / (2 sqrt(2 + t^2)); here t = -2 / sqrt(2).
+    # With two degrees of freedom the distribution is 1/2 + t / (2 sqrt(2 + t^2)); here t = -2 / sqrt(2).
     assert equivalence(student(np.array([0.0, 2.0]), np.array([0.0, 2.0])), 2.0) == pytest.approx(0.5 - 2**0.5 / 4)
     left, right = samples
     for margin in (0.1, 1.5):
@@ -51,7 +51,7 @@ def test_holm_by_hand() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, -7e20])
-def test_what_does_not_vary_has_no_p_value_but_when_it_is_zero(value: float) -> None:
+def test_what_does_not_vary_has_no_p_value_unless_it_is_zero(value: float) -> None:
     same = np.full(30, value)
     assert two_sided(mean_of(same)) == (1.0 if value == 0 else None)
     assert two_sided(student(same, same[:7])) == 1.0
@@ -64,7 +64,7 @@ def test_what_does_not_vary_has_no_p_value_but_when_it_is_zero(value: float) -> 
     assert (found.low, found.high) == pytest.approx((value, value))
 
 
-def test_rounding_is_no_spread() -> None:
+def test_rounding_does_not_count_as_spread() -> None:
     shifted = np.random.default_rng(0).random(50)
     assert two_sided(mean_of((shifted + 0.1) - shifted)) is None
 

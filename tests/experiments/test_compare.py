@@ -173,7 +173,7 @@ def test_other_data_or_settings_are_refused(
     ("arguments", "message"),
     [
         ({"methods": ["melo"]}, "unknown method 'melo'; did you mean 'melu'"),
-        ({"methods": ["melu", "melu"]}, "'melu' twice"),
+        ({"methods": ["melu", "melu"]}, "'melu' is named twice"),
         ({"baselines": ["biass"]}, "unknown baseline 'biass'"),
         ({"baselines": ["logistic"]}, "baseline 'logistic' does not predict a rating"),
         ({"variants": ["reg_paml gama=1"]}, "unknown setting 'gama'; did you mean 'gamma'"),
@@ -182,7 +182,7 @@ def test_other_data_or_settings_are_refused(
         ({"seeds": 0}, "0 seeds; at least one"),
     ],
 )
-def test_wrong_requests(world: paml.Dataset, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_requests(world: paml.Dataset, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         quick_compare(world, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
@@ -250,7 +250,7 @@ def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:
     assert predictions["p"].is_between(0, 1).all()
 
 
-def test_small_groups_and_single_rows_make_no_trouble(tmp_path: Path) -> None:
+def test_small_groups_and_single_rows_cause_no_trouble(tmp_path: Path) -> None:
     data = paml.prepare("synthetic", out=tmp_path / "data", users=60, items=30, median_rows=3, major_above=9)
     results = quick_compare(data, tmp_path / "out", seeds=1, same_split=True)
     text = (tmp_path / "out" / "report.html").read_text()
@@ -261,12 +261,12 @@ def test_small_groups_and_single_rows_make_no_trouble(tmp_path: Path) -> None:
     assert refresh(tmp_path / "out").missing == (MissingCell(method="melu", seed=0),)
 
 
-def test_a_training_that_diverges_stops_no_other(world: paml.Dataset, tmp_path: Path) -> None:
+def test_a_training_that_diverges_does_not_stop_the_others(world: paml.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = quick_compare(world, out, methods=("melu",), seeds=1, variants=["melu outer_rate=1e30"])
     assert [cell.method for cell in results.failed] == ["melu outer_rate=1e30"]
     assert "the loss is" in str(results.failed[0].reason)
-    assert any("failed with seed 0 and is left out" in sentence for sentence in results.verdict)
+    assert any("failed with seed 0 and is excluded" in sentence for sentence in results.verdict)
     assert results.mean("melu") is not None
     assert "failed with seed 0" in (out / "report.html").read_text()
 

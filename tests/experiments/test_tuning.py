@@ -192,14 +192,14 @@ def test_a_damaged_log_is_refused(done: Path, small: paml.Dataset, tmp_path: Pat
     shutil.copytree(done, tmp_path / "out")
     lines = (tmp_path / "out" / "trials.jsonl").read_text().splitlines(keepends=True)
     write(tmp_path / "out" / "trials.jsonl", "".join(lines[1:]))
-    with pytest.raises(FormatError, match="lacks lines"):
+    with pytest.raises(FormatError, match="has lines missing"):
         search(small, tmp_path / "out")
     write(tmp_path / "out" / "trials.jsonl", lines[0][:30])
     with pytest.raises(FormatError, match="cannot be read"):
         search(small, tmp_path / "out")
 
 
-def test_trials_that_diverge_are_no_crash(small: paml.Dataset, tmp_path: Path) -> None:
+def test_trials_that_diverge_do_not_end_the_search(small: paml.Dataset, tmp_path: Path) -> None:
     space = write(tmp_path / "space.toml", "[outer_rate]\namong = [1e-3, 1e30]\n")
     found = search(small, tmp_path / "out", budget=6, space=space)
     diverged = [trial for trial in log(tmp_path / "out") if trial["state"] == "diverged"]
@@ -216,7 +216,7 @@ def test_trials_that_diverge_are_no_crash(small: paml.Dataset, tmp_path: Path) -
 def test_no_validation_users(tmp_path: Path) -> None:
     data = paml.prepare("synthetic", out=tmp_path / "data", users=100, items=30, user_ratio="8:0:2")
     with pytest.raises(
-        SettingsError, match="no validation users, who judge trials; prepare it with another user_ratio"
+        SettingsError, match="no validation users to judge trials by; prepare it with another user_ratio"
     ):
         search(data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -243,7 +243,7 @@ def test_budgets(text: str | int, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "2.5", "x", "20min", "1d", "3,4", "1m,2h", "nan", "0m"])
-def test_wrong_budgets(text: str) -> None:
+def test_invalid_budgets(text: str) -> None:
     with pytest.raises(SettingsError, match="give a number of trials"):
         Budget.parse(text)
 
@@ -273,7 +273,7 @@ def test_settings_that_are_held_are_not_searched(small: paml.Dataset, tmp_path: 
     )
 
 
-def test_a_space_of_ones_own(tmp_path: Path) -> None:
+def test_your_own_search_space(tmp_path: Path) -> None:
     text = '[inner_steps]\nlow = 1\nhigh = 3\n[hidden]\namong = [[8], "8,4"]\n[item_bias]\namong = [true, false]\n'
     space = read_space(write(tmp_path / "space.toml", text))
     assert space == {"inner_steps": Range(1, 3), "hidden": Among(("8", "8,4")), "item_bias": Among((True, False))}
@@ -290,21 +290,21 @@ def test_a_space_of_ones_own(tmp_path: Path) -> None:
         ("outer_rate = 3", "the range of setting 'outer_rate' is not understood; give low and high"),
         ("[outer_rate]\nlow = 1", "the range of setting 'outer_rate' is not understood"),
         ("[outer_rate]\nlow = 1\nhigh = 2\nlogg = true", "'logg' of setting 'outer_rate' is not understood"),
-        ("[outer_rate]\nlow = 2\nhigh = 1", "setting 'outer_rate' has no range from 2 to 1"),
-        ("[outer_rate]\nlow = 1\nhigh = 2\nlog = 3", "setting 'outer_rate' has no range"),
-        ("[weight_decay]\nlow = 0\nhigh = 1\nlog = true", "a range in logarithms begin above 0"),
+        ("[outer_rate]\nlow = 2\nhigh = 1", "setting 'outer_rate' cannot range from 2 to 1"),
+        ("[outer_rate]\nlow = 1\nhigh = 2\nlog = 3", "setting 'outer_rate' cannot range"),
+        ("[weight_decay]\nlow = 0\nhigh = 1\nlog = true", "a logarithmic range must begin above 0"),
         ("[outer_rate]\nlow = 0\nhigh = 1", "setting 'outer_rate' is 0; expected greater than 0"),
         ("[outer_rate]\nlow = 'a'\nhigh = 1", "setting 'outer_rate' is 'a'"),
         ("[inner_steps]\nlow = 0.5\nhigh = 2", "setting 'inner_steps' is 0.5; expected a valid integer"),
         ("[optimizer]\nlow = 1\nhigh = 2", "setting 'optimizer' is not a number; write among"),
         ("[optimizer]\namong = ['adam', 'sgd']", "setting 'optimizer' is 'sgd'; expected 'adam' or 'adamw'"),
         ("[optimizer]\namong = []", r"'among' of setting 'optimizer' is \[\]; give a list"),
-        ("[hidden]\namong = ['8', [8]]", "setting 'hidden' has a choice twice"),
+        ("[hidden]\namong = ['8', [8]]", "setting 'hidden' has the same choice twice"),
         ("[hidden", "space.toml: is not TOML"),
         ("", "nothing to search"),
     ],
 )
-def test_wrong_spaces(small: paml.Dataset, tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_spaces(small: paml.Dataset, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         search(small, tmp_path / "out", space=write(tmp_path / "space.toml", text))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""A comparison's folder made by hand: simulated rows of which the truth is known. Legend: U users."""
+"""A comparison's folder made by hand: simulated rows whose truth is known. Legend: U users."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -24,7 +24,7 @@ RATINGS_ONLY = {"gamma", "failure"}  # the comparison of clicks has no variants
 
 
 def meanings(folder: Path, name: str) -> list[str]:
-    """What the marks of a figure stand for."""
+    """What the marks of a figure mean."""
     root = ET.parse(folder / "figures" / f"{name}.svg").getroot()
     titles = [title.text or "" for title in root.iter(f"{SVG}title")]
     return titles[1:]  # the first is the figure's own
@@ -72,9 +72,9 @@ def test_the_same_comparison_gives_the_same_bytes(clicks: Path) -> None:
 
 def test_the_comparison_shows_the_tables_means(ratings: Path) -> None:
     results = read_results(ratings)
-    told = meanings(ratings, "comparison")
-    assert len(told) == len(results.plan.entries)
-    for (name, label), text in zip(labels(ratings).items(), told, strict=True):
+    marks = meanings(ratings, "comparison")
+    assert len(marks) == len(results.plan.entries)
+    for (name, label), text in zip(labels(ratings).items(), marks, strict=True):
         mean, low, high = numbers(text.removeprefix(label))[:1] + numbers(text.removeprefix(label))[-2:]
         assert text.startswith(f"{label}: ")
         assert mean == pytest.approx(results.mean(name), abs=5e-5)
@@ -86,8 +86,8 @@ def test_the_comparison_shows_the_tables_means(ratings: Path) -> None:
 def test_boxes_show_the_users_quartiles(ratings: Path, name: str) -> None:
     rows = pl.read_parquet(ratings / "rows.parquet")
     users = rows.group_by("method", "user").agg(pl.col("mse").mean())
-    told = meanings(ratings, name)
-    for (method, label), text in zip(labels(ratings).items(), told, strict=True):
+    marks = meanings(ratings, name)
+    for (method, label), text in zip(labels(ratings).items(), marks, strict=True):
         value_U = users.filter(pl.col("method") == method)["mse"].to_numpy()
         expected = np.quantile(value_U, [0.5, 0.25, 0.75])
         assert numbers(text.removeprefix(label)) == pytest.approx(expected.tolist(), abs=5e-5)
@@ -112,28 +112,28 @@ def test_marks_lie_where_their_values_are(ratings: Path) -> None:
 
 def test_rates_and_violins_show_both_groups(ratings: Path) -> None:
     rows = pl.read_parquet(ratings / "rows.parquet")
-    told = meanings(ratings, "rates")
-    assert len(told) == 2 * 4  # MeLU has one rate for all
+    marks = meanings(ratings, "rates")
+    assert len(marks) == 2 * 4  # MeLU has one rate for all
     minor = rows.filter((pl.col("method") == "paml") & (pl.col("group") == "minor"))["rate"]
-    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(told)
+    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(marks)
     assert len(meanings(ratings, "violins")) == 2 * 6  # the best baseline, three methods, two variants
     assert len(meanings(ratings, "failure")) == 2 * 2
 
 
 def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
     text = (ratings / "figures" / "embeddings.svg").read_text()
-    told = meanings(ratings, "embeddings")
-    assert sum(int(re.findall(r"\d+ m", part)[0][:-2]) for part in told) == 3 * 60
+    marks = meanings(ratings, "embeddings")
+    assert sum(int(re.findall(r"\d+ m", part)[0][:-2]) for part in marks) == 3 * 60
     paths = re.findall(r"</title>\s*<path d=\"([^\"]*)\"", text)
     assert sum(path.count("M") for path in paths) == 3 * 60
 
 
 def test_curves_show_the_results(ratings: Path) -> None:
     results = read_results(ratings)
-    told = " ".join(meanings(ratings, "shots"))
+    marks = " ".join(meanings(ratings, "shots"))
     for mean in results.shots.means["reg_paml"]:
-        assert f"{mean:.4f}" in told
-    assert "training mean" not in told  # the best baseline alone
+        assert f"{mean:.4f}" in marks
+    assert "training mean" not in marks  # the best baseline alone
     cold = " ".join(meanings(ratings, "items"))
     assert f"REG-PAML, new items: {results.items.cold['reg_paml']:.4f}" in cold
     assert len(meanings(ratings, "cost")) == len(results.plan.entries)
@@ -171,14 +171,14 @@ def test_the_best_of_either_kind_by_profile(ratings: Path, tmp_path: Path) -> No
 
 def test_clicks_show_both_metrics(clicks: Path) -> None:
     results = read_results(clicks)
-    told = meanings(clicks, "clicks")
+    marks = meanings(clicks, "clicks")
     for metric in ("auc", "nel"):
         for name, label in labels(clicks).items():
             found = results.summary(name, metric)
-            assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in told
+            assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in marks
 
 
-def test_calibration_is_freed_of_the_weights() -> None:
+def test_calibration_is_corrected_for_the_weights() -> None:
     rng = np.random.default_rng(1)
     p_N = rng.uniform(0.01, 0.5, 50_000)
     label_N = (rng.random(len(p_N)) < p_N).astype(int)
@@ -234,7 +234,7 @@ def luminance(colour: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_nothing_to_draw_leaves_figures_out(tmp_path: Path) -> None:
+def test_figures_with_nothing_to_draw_are_skipped(tmp_path: Path) -> None:
     everything = tuple((name, seed) for name in ("bias", "paml") for seed in (0, 1))
     folder = write_comparison(
         tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], unfinished=everything
@@ -266,7 +266,7 @@ def test_values_that_do_not_vary(tmp_path: Path) -> None:
     assert not {"rates", "embeddings", "violins"} & set(drawn)
 
 
-def test_figures_that_are_no_more_are_removed(tmp_path: Path) -> None:
+def test_figures_that_are_gone_are_removed(tmp_path: Path) -> None:
     (tmp_path / "shots.svg").write_text("old")
     save_figures({"cost": Figure("title", "caption", "<svg/>", b"%PDF")}, tmp_path)
     assert not (tmp_path / "shots.svg").exists()

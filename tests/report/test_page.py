@@ -148,7 +148,7 @@ def test_without_results_the_remedy_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="paml compare"):
         write_report(tmp_path)
     (tmp_path / "results.json").write_text("{")
-    with pytest.raises(FormatError, match="is no JSON"):
+    with pytest.raises(FormatError, match="is not JSON"):
         write_report(tmp_path)
 
 

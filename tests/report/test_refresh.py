@@ -1,4 +1,4 @@
-"""A report made anew: the same results, without training and without torch."""
+"""A report made again: the same results, without training and without torch."""
 
 import shutil
 import subprocess

@@ -146,7 +146,7 @@ def test_nothing_undefined_is_ever_printed(make: Make, wishes: dict[str, Any]) -
         assert any(cell != NOTHING for row in table.rows for cell in row[1:])
 
 
-def test_empty_tables_are_left_out(make: Make) -> None:
+def test_empty_tables_are_omitted(make: Make) -> None:
     assert [name for name in named(make(users=0)) if name not in PAPER] == ["cost"]
     assert "paired" not in named(make(methods=[], variants=()))
     assert not {"by_group", *PAPER} & set(named(make(source="synthetic", group_by=None)))

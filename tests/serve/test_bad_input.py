@@ -48,7 +48,7 @@ def refused(answer: httpx.Response, status: int = 422) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "value", ["NaN", "Infinity", "-Infinity", "1e999", "6", "0", "-1", "1" + "0" * 400, '"5"', "true", "null", "[]"]
 )
-def test_ratings_that_are_none(client: httpx.Client, path: str, known: str, value: str) -> None:
+def test_invalid_ratings(client: httpx.Client, path: str, known: str, value: str) -> None:
     body = f'{{"ratings": [{{"item": {json.dumps(known)}, "value": {value}}}]}}'
     for answer in (
         client.post(f"{path}/ratings", content=body, headers=JSON),
@@ -91,7 +91,7 @@ def test_unknown_items_and_fields(client: httpx.Client, path: str, known: str) -
     assert refused(client.post(f"{path}/ratings", json=context))["field"] == "x"
 
 
-def test_a_value_that_training_did_not_know_is_unknown_and_no_error(client: httpx.Client, path: str) -> None:
+def test_a_value_unseen_in_training_is_unknown_and_not_an_error(client: httpx.Client, path: str) -> None:
     assert client.put(path, json={"profile": {"gender": "never seen", "age": 25}}).status_code == 200
     assert client.put(path, json={"profile": {"gender": None}}).status_code == 200
 
@@ -126,7 +126,7 @@ def test_the_same_item_twice_in_one_call(client: httpx.Client, path: str, known:
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_bodies_that_are_no_request(client: httpx.Client, path: str, body: bytes) -> None:
+def test_bodies_that_are_not_requests(client: httpx.Client, path: str, body: bytes) -> None:
     answer = client.post(f"{path}/ratings", content=body, headers=JSON)
     refused(answer, 400 if answer.status_code == 400 else 422)
 
@@ -198,7 +198,7 @@ def test_an_id_of_a_million_characters(server: Server, client: httpx.Client) -> 
     assert client.get("/healthz").status_code == 200
 
 
-def test_wrong_paths_and_methods(client: httpx.Client) -> None:
+def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     refused(client.get("/v1/nothing"), 404)
     refused(client.get("/v1/users/"), 404)
     refused(client.get("/docs"), 404)
@@ -235,7 +235,7 @@ def test_too_many_ratings_of_one_user(trained: paml.Run, tmp_path: Path) -> None
     assert MAX_RATINGS == 5000
 
 
-def test_who_has_rated_everything(client: httpx.Client, trained: paml.Run) -> None:
+def test_a_user_who_has_rated_everything(client: httpx.Client, trained: paml.Run) -> None:
     ids = trained.predictor.catalogue.ids
     client.put("/v1/users/eager", json={"profile": {}})
     every = {"ratings": [{"item": item, "value": 3} for item in ids]}

@@ -57,7 +57,7 @@ def test_a_step_that_fails_leaves_no_trace(url: str) -> None:
     Store.open(url).close()
 
 
-def test_addresses_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_addresses_are_refused(tmp_path: Path) -> None:
     for url in (
         "nonsense",
         "sqlite://",

@@ -58,14 +58,14 @@ def test_requests_that_wait_together_are_adapted_together(predictor: Predictor) 
     found = asyncio.run(ask())
     batcher.close()
     assert sum(sizes) == 41
-    assert max(sizes) == 32, "at most so many at once"
+    assert max(sizes) == 32, "at most this many at once"
     assert len(sizes) <= 4
     for one, (user, scores) in zip(asked, found, strict=True):
         assert user.new_user == one
         assert scores == pytest.approx(predictor.adapt_many([one])[0].scores().tolist(), abs=1e-5)
 
 
-def test_one_wrong_new_user_fails_alone(predictor: Predictor) -> None:
+def test_one_invalid_new_user_fails_alone(predictor: Predictor) -> None:
     asked = new_users(predictor, 5)
     asked[2] = NewUser({}, [Rating("nothing like it", 3.0)])
 
@@ -80,7 +80,7 @@ def test_one_wrong_new_user_fails_alone(predictor: Predictor) -> None:
     assert [isinstance(answer, InputError) for answer in found] == [False, False, True, False, False]
 
 
-def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor) -> None:
+def test_an_error_in_the_answer_for_a_user_is_their_own(predictor: Predictor) -> None:
     async def ask() -> list[object]:
         good, bad = new_users(predictor, 2)
         jobs = [batcher.run(good, lambda user: user.rate), batcher.run(bad, lambda user: 1 / 0)]
@@ -93,7 +93,7 @@ def test_an_error_in_what_is_wanted_of_a_user_is_their_own(predictor: Predictor)
     assert isinstance(found[1], ZeroDivisionError)
 
 
-def test_a_fault_of_the_thread_is_told_and_the_thread_goes_on(predictor: Predictor) -> None:
+def test_a_fault_of_the_thread_is_reported_and_the_thread_goes_on(predictor: Predictor) -> None:
     faults = [ZeroDivisionError()]
 
     def observe(size: int) -> None:
@@ -206,12 +206,12 @@ def test_rates_are_limited_per_caller_and_callers_are_forgotten() -> None:
         RateLimiter(0).admit("a")
 
 
-def test_who_guesses_keys_bothers_neither_the_store_nor_those_who_have_one() -> None:
+def test_guessing_keys_burdens_neither_the_store_nor_those_who_have_a_key() -> None:
     asked: list[str] = []
 
     async def check(secret: str) -> str | None:
         asked.append(secret)
-        return "phone" if secret == "right" else None
+        return "phone" if secret == "valid" else None
 
     async def ask() -> None:
         guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=5), None, check)
@@ -221,12 +221,12 @@ def test_who_guesses_keys_bothers_neither_the_store_nor_those_who_have_one() -> 
             async def status(secret: str) -> int:
                 return (await client.get("/v1/model", headers={"Authorization": f"Bearer {secret}"})).status_code
 
-            assert await status("right") == 200
+            assert await status("valid") == 200
             guesses = await asyncio.gather(*(status(f"guess {k}") for k in range(100)))
             assert set(guesses) == {401, 429}
             assert len(asked) <= 11, "no more guesses reach the store than may come at once"
-            assert await status("right") == 200
-            assert asked.count("right") == 1, "a key that was right is not looked up again so soon"
+            assert await status("valid") == 200
+            assert asked.count("valid") == 1, "a valid key is not looked up again so soon"
 
     asyncio.run(ask())
 
@@ -296,8 +296,8 @@ def test_a_path_that_is_not_text_is_refused() -> None:
 @pytest.mark.parametrize(
     "value", [None, True, 3, 2.5, float("nan"), float("inf"), 10**400, "x" * 9999, "\ud800", [1], {"a": 1}]
 )
-def test_any_wrong_value_can_be_repeated_as_json(value: object) -> None:
-    problem = Problem(422, "wrong", field="f", value=value)
+def test_any_invalid_value_can_be_repeated_as_json(value: object) -> None:
+    problem = Problem(422, "invalid", field="f", value=value)
     body = bytes(problem.response().body)
     assert len(body) < 1000
     assert json.loads(body)["field"] == "f"
@@ -312,7 +312,7 @@ def test_metrics_say_nothing_about_users() -> None:
     assert "_created" not in text
 
 
-def test_what_a_newer_model_does_not_know_is_left_out(predictor: Predictor, service: Service) -> None:
+def test_what_a_newer_model_does_not_know_is_ignored(predictor: Predictor, service: Service) -> None:
     known = predictor.catalogue.ids[0]
     field = predictor.fields[0]
     ratings = (

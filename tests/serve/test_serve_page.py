@@ -71,7 +71,7 @@ def test_a_new_user_finds_everything_at_once(visit: Visit) -> None:
     labels = page.locator("#profile label").all_inner_texts()
     assert [label.lower() for label in labels] == [field["name"] for field in model["fields"]]
     genders = page.get_by_label("Gender").locator("option").all_inner_texts()
-    assert set(genders) == {"not said", *model["fields"][0]["values"]}
+    assert set(genders) == {"not given", *model["fields"][0]["values"]}
     assert not page.locator("#own").is_visible()
 
 
@@ -97,7 +97,7 @@ def test_a_rating_changes_the_list_and_a_reload_finds_it(visit: Visit) -> None:
     assert dict(visit.page.evaluate(f"[...document.querySelectorAll('#ratings > li')].map({checked})")) == stored
 
 
-def test_titles_are_found_rated_changed_and_taken_back(visit: Visit) -> None:
+def test_titles_are_found_rated_changed_and_removed(visit: Visit) -> None:
     page = visit.page
     page.fill("#search", "FILM 12")
     page.wait_for_selector("#results > li:has-text('Film 12')")
@@ -113,7 +113,7 @@ def test_titles_are_found_rated_changed_and_taken_back(visit: Visit) -> None:
     assert full.count() == 0
     page.fill("#search", "no such <b>title</b>")
     page.wait_for_function("() => document.querySelector('#found').innerText.includes('<b>title</b>')")
-    assert "Nothing is called" in visit.text("#found")
+    assert "No title matches" in visit.text("#found")
 
 
 def test_reasons_are_those_of_the_service(visit: Visit) -> None:
@@ -171,7 +171,7 @@ def test_what_was_not_seen_is_not_asked_again(visit: Visit) -> None:
     visit.page.reload()
     visit.ready()
     assert visit.text("#question-title") == asked
-    visit.complaints.clear()  # the answer that told us
+    visit.complaints.clear()  # the answer that said so
 
 
 def test_by_keyboard_alone(visit: Visit) -> None:
@@ -290,7 +290,9 @@ def test_forget_me(visit: Visit) -> None:
     assert not visit.page.locator("#own").is_visible()
 
 
-def test_a_server_that_is_gone_is_told_in_words_and_comes_back(browser: Any, trained: paml.Run, tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_reported_in_words_and_comes_back(
+    browser: Any, trained: paml.Run, tmp_path: Path
+) -> None:
     with serving(trained.path, tmp_path) as server:
         here = Visit(browser, server.url).ready()
         here.rate("#question", 4)
@@ -308,11 +310,11 @@ def test_a_server_that_is_gone_is_told_in_words_and_comes_back(browser: Any, tra
     here.leave()
 
 
-def test_a_store_that_forgot_the_visitor_meets_them_anew(visit: Visit) -> None:
+def test_a_visitor_whom_the_store_forgot_is_created_again(visit: Visit) -> None:
     assert httpx.delete(f"{visit.url}/v1/users/{visit.id}", timeout=PATIENCE).status_code == 204
     visit.rate("#question", 3)
     assert [rating["value"] for rating in visit.ask()["ratings"]] == [3]
-    visit.complaints.clear()  # the 404 that told us
+    visit.complaints.clear()  # the 404 that said so
 
 
 def test_a_key_is_asked_for_once(browser: Any, trained: paml.Run, tmp_path: Path) -> None:
@@ -320,12 +322,12 @@ def test_a_key_is_asked_for_once(browser: Any, trained: paml.Run, tmp_path: Path
         key = store.add_key("visitors")
     with serving(trained.path, tmp_path) as server:
         here = Visit(browser, server.url)
-        for secret, then in (("wrong", "#key[open]"), (key, "#items > li")):
+        for secret, then in (("invalid", "#key[open]"), (key, "#items > li")):
             here.page.wait_for_selector("#key[open]")
             here.page.get_by_label("Key", exact=True).fill(secret)
             here.page.keyboard.press("Enter")
             here.page.wait_for_selector(then)
-            if secret == "wrong":
+            if secret == "invalid":
                 assert "not accepted" in here.text("#key-text")
         here.ready()
         here.complaints.clear()  # the browser itself reports answers of 401

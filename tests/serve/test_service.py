@@ -193,7 +193,7 @@ def test_the_page_is_served_and_nothing_else(client: httpx.Client) -> None:
         assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_logs_and_metrics_tell_nothing_about_users(server: Server, client: httpx.Client, trained: paml.Run) -> None:
+def test_logs_and_metrics_reveal_nothing_about_users(server: Server, client: httpx.Client, trained: paml.Run) -> None:
     rating = some_ratings(trained, 1)[0]
     path = create(client, "secret-name", {"gender": "F"}, [{**rating, "value": 4}])
     client.get(f"{path}/predictions", params={"item": "hidden-item"})
@@ -238,7 +238,7 @@ def test_keys_and_a_graceful_end(trained: paml.Run, tmp_path: Path) -> None:
                 assert refused.status_code == 401
                 assert refused.headers["www-authenticate"].startswith("Bearer")
                 assert (
-                    client.get(path, headers={"Authorization": "Bearer wrong"}).json()["type"] == "urn:paml:wrong-key"
+                    client.get(path, headers={"Authorization": "Bearer invalid"}).json()["type"] == "urn:paml:wrong-key"
                 )
             assert client.post("/v1/recommend", json={}).status_code == 401
             for path in ("/", "/healthz", "/readyz", "/openapi.json"):
@@ -308,7 +308,7 @@ def test_keys_are_managed_by_the_command(trained: paml.Run, tmp_path: Path) -> N
     assert "no key named 'phone'" in str(again)
 
 
-def test_a_port_in_use_and_wrong_runs_are_refused_in_a_sentence(trained: paml.Run, tmp_path: Path) -> None:
+def test_a_port_in_use_and_invalid_runs_are_refused_in_a_sentence(trained: paml.Run, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -113,7 +113,7 @@ def test_the_longest_ids_fit(store: Store) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_rating_that_is_no_number_is_refused(store: Store, value: float) -> None:
+def test_a_rating_that_is_not_a_number_is_refused(store: Store, value: float) -> None:
     store.put_user("ann", {})
     with pytest.raises(InputError, match="'b' is"):
         store.add_ratings("ann", rated(a=1, b=value))
@@ -121,7 +121,7 @@ def test_a_rating_that_is_no_number_is_refused(store: Store, value: float) -> No
 
 
 @pytest.mark.parametrize("profile", [{"a": float("nan")}, {"a": object()}, {"a": "\ud83e"}, {"a": "x" * 200_000}])
-def test_a_profile_that_is_no_json_is_refused(store: Store, profile: dict[str, Any]) -> None:
+def test_a_profile_that_is_not_json_is_refused(store: Store, profile: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="the profile"):
         store.put_user("ann", profile)
     assert store.user("ann") is None

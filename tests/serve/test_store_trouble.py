@@ -33,10 +33,10 @@ def values_of(store: Store, user: str) -> Values:
     return {rating.item: rating.value for rating in found.ratings}
 
 
-def write_until_it_fails(store: Store, most: int = 20_000) -> Values:
+def write_until_it_fails(store: Store, max_ratings: int = 20_000) -> Values:
     """What was acknowledged before the first failure."""
     acknowledged = {}
-    for number in range(most):
+    for number in range(max_ratings):
         item = f"{number}-{'x' * 300}"
         try:
             store.add_ratings("ann", [Rating(item, number)])
@@ -58,7 +58,7 @@ def every_call_is_refused(store: Store) -> None:
         lambda: store.check_key("x"),
     ]
     for call in calls:
-        with pytest.raises(StoreUnavailable, match=r"does not serve \(.+\); try again"):
+        with pytest.raises(StoreUnavailable, match=r"is not available \(.+\); try again"):
             call()
 
 
@@ -149,7 +149,7 @@ def test_a_file_replaced_by_something_else(tmp_path: Path, content: bytes) -> No
     store.close()
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "s.db"
     file.write_bytes(b"no database" * 1000)
     with pytest.raises((StoreUnavailable, FormatError), match="not a database"):

@@ -12,7 +12,7 @@ WIDE = (1280, 900)
 
 
 class Visit:
-    """A browser of somebody's own at the page, with everything it complained about."""
+    """A visitor's own browser at the page, with everything it complained about."""
 
     def __init__(self, browser: Any, url: str, size: tuple[int, int] = WIDE, **options: Any) -> None:
         self.url = url
@@ -54,7 +54,7 @@ class Visit:
         return answer.json()
 
     def until(self, happens: Callable[[], None]) -> None:
-        """Do something that changes the list, and wait until it is told."""
+        """Do something that changes the list, and wait until the page says so."""
         self.page.evaluate("document.querySelector('#news').textContent = ''")
         happens()
         self.page.wait_for_function("() => document.querySelector('#news').textContent !== ''")

@@ -4,9 +4,9 @@ tests        samples -> p-values and confidence intervals
 comparisons  rows of methods and seeds -> means over seeds, the paper's t-tests, paired tests
 fairness     the gap between major and minor users, and tests of it
 plan         what a comparison is asked to do
-results      all that a report says, as one value
+results      everything that a report says, as one value
 summarise    a comparison's folder -> results
 verdict      the same in a few sentences
-paper        what the paper printed, beside ours
+paper        the paper's numbers beside ours
 format       numbers and lists in words
 """

@@ -1,8 +1,8 @@
 """What may be concluded from the rows of a comparison: one row per method, seed and user.
 
 The unit of every test is the user: the values of a user who occurs in several seeds are averaged first, since repeated
-users are not more users. So the tests speak of new users, given these trained models; what another training would
-change is shown by the spread over seeds. A value that is null, NaN or infinite is undefined: left out and counted.
+users are not more users. So the tests are about new users, given these trained models; what another training would
+change is shown by the spread over seeds. A value that is null, NaN or infinite is undefined: excluded and counted.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class OverSeeds:
     """None with a single seed."""
     seeds: int
     users: int
-    """Different users, in whichever seed."""
+    """Distinct users, over all seeds."""
     rows: int
     undefined: int
     """Rows (a user in a seed) for which the metric is undefined."""
@@ -78,16 +78,16 @@ class Paired:
     t_p: float | None
     wilcoxon_p: float | None
     holm_p: float | None
-    """`t_p` corrected for the family of methods in the same table; None outside of one."""
+    """`t_p` corrected for the family of methods in the same table; None outside a table."""
     users: int
     undefined: int
     """Users without a seed in which both values are defined."""
     by_seed: tuple[float, ...]
-    """The mean difference in each seed: whether other trainings agree."""
+    """The mean difference in each seed, which shows whether other trainings agree."""
 
 
 def improves(better: Better, difference: float | None) -> bool:
-    """Whether a difference method - reference of a metric that is better so is in the method's favour."""
+    """Whether a difference method - reference favours the method, if lower (or higher) values are better."""
     return difference is not None and (difference < 0 if better == "lower" else difference > 0)
 
 
@@ -103,7 +103,9 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
     for group in GROUPS:
         part = values if group == "all" else values.filter(pl.col("group") == group)
         means = part.group_by("method", "seed", maintain_order=True).agg(pl.col("value").mean())
-        in_order = means.sort("method", "seed").group_by("method", maintain_order=True)  # so that sums never differ
+        in_order = means.sort("method", "seed").group_by(
+            "method", maintain_order=True
+        )  # so that sums are always the same
         spread = in_order.agg(
             mean=pl.col("value").mean(), deviation=pl.col("value").std(ddof=1), seeds=pl.col("value").count()
         )
@@ -118,7 +120,7 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
 
 
 def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str, better: Better) -> Improvement:
-    """The paper's test: the users' values of two methods as if they were different users (`paired` is sounder)."""
+    """The paper's test: the values of two methods as if they came from different users (`paired` is sounder)."""
     left, right = (defined(per_user(of_method(rows, name, metric))) for name in (method, reference))
     test = _t_test(left, right)
     favourable = test.left is not None and test.right is not None and improves(better, test.left - test.right)
@@ -135,7 +137,7 @@ def paired(
 ) -> Paired:
     """method - reference for each user within the same seed, averaged over the user's seeds, then tested over users.
 
-    Finds smaller effects than the paper's test wherever the same users are hard for both. `seed` is the bootstrap's.
+    Finds smaller effects than the paper's test wherever the same users are hard for both. `seed` is for the bootstrap.
     """
     per_seed = differences(rows, method, reference, metric)
     users = per_user(per_seed)
@@ -158,7 +160,7 @@ def paired(
 def paired_table(
     rows: pl.DataFrame, reference: str, metric: str, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[Paired]:
-    """All other methods against a reference; they are one family of tests, corrected by Holm."""
+    """All other methods against a reference; they are one family of tests, with Holm's correction."""
     table = [
         paired(rows, method, reference, metric, seed=seed, resamples=resamples)
         for method in method_names(rows)
@@ -180,14 +182,14 @@ def of_method(rows: pl.DataFrame, method: str, metric: str) -> pl.DataFrame:
 
 
 def differences(rows: pl.DataFrame, method: str, reference: str, metric: str) -> pl.DataFrame:
-    """method - reference within the same seed, for the users of both, null where either is undefined."""
+    """method - reference within the same seed, for users whom both have; null where either is undefined."""
     left, right = (of_method(rows, name, metric) for name in (method, reference))
     both = left.join(right.drop("group"), on=["seed", "user"], maintain_order="left")
     return both.select("seed", "user", "group", value=pl.col("value") - pl.col("value_right"))
 
 
 def per_user(values: pl.DataFrame) -> pl.DataFrame:
-    """One row per user, in order: the mean over the user's seeds; the group is the user's and not the seed's."""
+    """One row per user, in order: the mean over the user's seeds; the group belongs to the user, not to the seed."""
     return values.group_by("user", maintain_order=True).agg(pl.col("group").first(), pl.col("value").mean())
 
 
@@ -204,7 +206,7 @@ def defined(users: pl.DataFrame) -> np.ndarray:
 
 
 def mean(value_U: np.ndarray) -> float | None:
-    """None for nobody."""
+    """The mean, None without users."""
     return finite(float(value_U.mean())) if len(value_U) else None
 
 
@@ -226,7 +228,7 @@ def _finite(value: pl.Expr) -> pl.Expr:
 
 
 def _check_method(rows: pl.DataFrame, method: str) -> None:
-    """Without any rows there is nobody to compare, which is no mistake."""
+    """Refuse an unknown method; without any rows there is nobody to compare, which is not an error."""
     names = method_names(rows)
     if names and method not in names:
         raise SettingsError(f"the rows have no method '{method}'", remedy=nearest(method, names))

@@ -1,4 +1,4 @@
-"""The gap between minor and major users: how large, how sure, and whether it is small enough to be called none."""
+"""The gap between minor and major users: how large, how certain, and whether it is small enough to count as none."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class GroupGap:
-    """minor - major, of the groups' means over users; of an error, positive if minor users fare worse."""
+    """minor - major, of the groups' means over users; for an error metric, positive if minor users fare worse."""
 
     major: float | None
     minor: float | None
@@ -24,7 +24,7 @@ class GroupGap:
     welch: Interval | None
     welch_p: float | None
     margin: float | None
-    """What counts as no gap, in the metric's own unit; None where nothing was compared with a margin."""
+    """Smaller gaps count as none, in the metric's unit; None where there is no margin to compare with."""
     equivalence_p: float | None
     """Welch TOST: below 0.05 the gap is smaller than the margin. A large `welch_p` does not show that."""
     major_users: int
@@ -43,11 +43,11 @@ def gap(
 ) -> GroupGap:
     """The gap between minor and major users of a method, and whether it is smaller than a margin.
 
-    `margin` is a fraction of the mean over all users (by default 5 %): an MSE of 1.00 overall counts groups less than
-    0.05 apart as equal. Choose it before looking at the results.
+    `margin` is a fraction of the mean over all users (by default 5 %): with an overall MSE of 1.00, groups less
+    than 0.05 apart count as equal. Choose it before looking at the results.
     """
     if margin <= 0:
-        raise SettingsError(f"margin {margin} cannot hold a gap", remedy="a fraction above 0 expected, such as 0.05")
+        raise SettingsError(f"margin {margin} is not positive", remedy="a fraction above 0 expected, such as 0.05")
     users = per_user(of_method(rows, method, metric))
     overall = mean(defined(users))
     return _gap(users, None if overall is None else margin * abs(overall), seed, resamples)
@@ -59,7 +59,7 @@ def gap_difference(
     """gap(method) - gap(reference) on the users for whom both are defined.
 
     Means are linear, so this is the gap of the users' own differences: `major` and `minor` are how far the method is
-    from the reference in either group, and resampling users resamples both methods together.
+    from the reference in each group, and resampling users resamples both methods together.
     """
     return _gap(per_user(differences(rows, method, reference, metric)), None, seed, resamples)
 

@@ -8,7 +8,7 @@ NOTHING = "–"
 
 
 def number(value: float | None, places: int = 3) -> str:
-    """Fixed decimal places with a true minus sign; values that round to zero have none."""
+    """Fixed decimal places with a true minus sign; values that round to zero have no sign."""
     if value is None:
         return NOTHING
     text = f"{value:,.{places}f}"
@@ -37,7 +37,7 @@ def percent(share: float) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """For a table: "0.034" or "<0.001"; what lies just below 0.05 is not rounded to it."""
+    """For a table: "0.034" or "<0.001"; a value just below 0.05 is not rounded up to it."""
     if p is None:
         return NOTHING
     return "<0.001" if p < 0.001 else "<0.05" if p < 0.05 <= round(p, 3) else f"{p:.3f}"
@@ -59,14 +59,14 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def listing(names: Sequence[str], most: int | None = None) -> str:
-    """a, b and c; beyond `most` names, how many more."""
+def listing(names: Sequence[str], max_names: int | None = None) -> str:
+    """a, b and c; beyond `max_names` names, how many more."""
     shown = list(names)
-    if most is not None and len(shown) > most + 1:
-        shown = [*shown[:most], f"{len(shown) - most} more"]
+    if max_names is not None and len(shown) > max_names + 1:
+        shown = [*shown[:max_names], f"{len(shown) - max_names} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
 def upper(text: str) -> str:
-    """The beginning of a sentence; names that begin in their own way ("nDCG") never do."""
+    """Capitalised, to begin a sentence; names with their own capitals ("nDCG") never begin one."""
     return text[:1].upper() + text[1:]

@@ -13,7 +13,7 @@ from paml.analysis.results import Paper, PaperRow, Results
 PRINTED = ("mse", "ndcg3", "ndcg5")
 """The metrics that the paper prints."""
 PAPER_BASELINES = ("melu", "meta_sgd", "transfer")
-"""Whom the paper compares its own methods with."""
+"""The methods that the paper compares its own with."""
 _NAMES = {
     "melu": "MeLU",
     "meta_sgd": "Meta-SGD",
@@ -27,12 +27,12 @@ COMPARISON, ABLATION, GROUPS, ABLATION_GROUPS = "comparison", "ablation", "group
 
 @dataclass(frozen=True)
 class Printed:
-    """A number of the paper."""
+    """A number printed in the paper."""
 
     table: str
     method: str
     gamma: float | None
-    """Where the line is one of REG-PAML with a gamma."""
+    """Only for lines of REG-PAML with a given gamma."""
     metric: str
     """`p_value` is that of major against minor users."""
     group: str
@@ -41,7 +41,7 @@ class Printed:
 
     @property
     def name(self) -> str:
-        """The line's name where no entry of ours goes with it."""
+        """The line's name where no entry of ours corresponds to it."""
         return self.method if self.gamma is None else f"{self.method} gamma={self.gamma:g}"
 
     @property
@@ -122,13 +122,13 @@ _FOOTNOTES: dict[str, dict[str, list[str]]] = {
 _CLICKS = (
     "The paper shows its click results in figures only. Its text names AUCs of 0.5882 and 0.5806 for its two methods "
     "(not which is whose) and 0.5796 for the best of the others, and NELs of −0.5382, −0.5426 and −0.5080: negative, "
-    "though its definition is of a positive number, as ours is.",
-    "Its production data is not this data set, so that its numbers are not set beside ours.",
+    "although by its definition they are positive, as ours are.",
+    "Its production data is not this data set, so its numbers are not shown beside ours.",
 )
 
 
 def printed(source: str) -> Iterator[Printed]:
-    """All numbers that the paper prints on a source, table by table."""
+    """All numbers that the paper prints for a source, table by table."""
     tables = [(COMPARISON, _COMPARISON.get(source, {}))]
     groups: list[tuple[str, dict[Line, tuple[Value, Value, float]]]] = []
     if source == "ml-1m":
@@ -146,7 +146,7 @@ def printed(source: str) -> Iterator[Printed]:
 
 
 def beside_paper(results: Results) -> Paper | None:
-    """The `paper` part of a comparison's results; None where the paper knows nothing of the data."""
+    """The `paper` part of a comparison's results; None where the paper has nothing on the data."""
     source = results.plan.data.source
     if source == "taobao":
         return Paper(source=source, rows=(), footnotes={}, differences=(), notes=_CLICKS)
@@ -159,7 +159,7 @@ def beside_paper(results: Results) -> Paper | None:
 
 
 def _entries(plan: Plan) -> dict[Line, str]:
-    """Which entry of ours goes with a line of the paper; a variant does if gamma is all that it changes."""
+    """Which entry of ours corresponds to a line of the paper; a variant does if it changes gamma alone."""
     found: dict[Line, str] = {(name, None): name for name in plan.names("method")}
     if "reg_paml" in plan.names("method"):
         found["reg_paml", plan.gamma] = "reg_paml"
@@ -208,11 +208,11 @@ def _recipe(plan: Plan) -> list[str]:
     if plan.recipe == "paper" and not changed:
         return []
     which = f"recipe '{plan.recipe}'" + (f" with {', '.join(changed)}" if changed else "")
-    return [f"Ours was trained by {which}, not by the paper's settings, which are recipe 'paper'."]
+    return [f"Our methods were trained with {which}, not with the paper's settings, which are recipe 'paper'."]
 
 
 def _side_by_side(rows: Sequence[PaperRow]) -> list[str]:
-    """Near: no further apart than both deviations together."""
+    """Near: no further apart than the sum of both deviations."""
     words: dict[str, list[str]] = {"below": [], "above": [], "near": []}
     for row in rows:
         if row.ours is not None:
@@ -247,20 +247,20 @@ def _baseline(results: Results, rows: Sequence[PaperRow]) -> list[str]:
     own = None if name is None else results.mean(name, "mse")
     if name is None or own is None:
         return []
-    least = min(row.paper for row in rows)
-    side = "below every" if own < least else "not below the least"
+    lowest = min(row.paper for row in rows)
+    side = "below every" if own < lowest else "not below the lowest"
     return [
         f"Our best baseline, {results.plan.labels[name]} ({number(own)}), lies {side} MSE that the paper prints for "
-        f"this data set ({number(least)}); the paper compares with MeLU, Meta-SGD and transfer learning, and with no "
+        f"this data set ({number(lowest)}); the paper compares with MeLU, Meta-SGD and transfer learning, and with no "
         "such predictor."
     ]
 
 
 def _share(results: Results) -> list[str]:
-    """Of the entry with the most test users; others may be unfinished."""
+    """By the entry with the most test users; others may be unfinished."""
     share = MAJOR_SHARES.get(results.plan.data.source)
-    most = max(results.table["mse"].values(), key=lambda groups: groups["all"].users, default=None)
-    if share is None or most is None or not most["all"].users:
+    largest = max(results.table["mse"].values(), key=lambda groups: groups["all"].users, default=None)
+    if share is None or largest is None or not largest["all"].users:
         return []
-    own = most["major"].users / most["all"].users
+    own = largest["major"].users / largest["all"].users
     return [f"Major users are {100 * own:.0f} % of our test users, and {100 * share:.0f} % of the paper's users."]

@@ -1,6 +1,6 @@
 """What a comparison is asked to do, as `plan.json` holds it: data, recipe, seeds, entries and metrics.
 
-Whatever a report says of names, labels and directions stands here, so that nothing but the plan and the rows is needed.
+It holds all that a report says about names, labels and directions, so that only the plan and the rows are needed.
 """
 
 import re
@@ -15,7 +15,7 @@ from paml.settings import Settings
 
 FORMAT: Final = 2
 KINDS = ("baseline", "reference", "method", "variant")
-"""Of entries, in the order of tables."""
+"""Kinds of entries, in the order of tables."""
 AGAIN = "compare again with this version"
 Better = Literal["lower", "higher"]
 
@@ -31,7 +31,7 @@ class DataFacts(Settings):
     items: int
     interactions: int
     click_weights: tuple[float, float] | None = None
-    """Of clicks: the weights in training of what was not clicked, and of what was clicked."""
+    """For clicks: the training weights of rows that were not clicked, and of rows that were."""
 
     @property
     def known(self) -> str:
@@ -40,7 +40,7 @@ class DataFacts(Settings):
 
 
 class MetricFacts(Settings):
-    """A metric as tables and tests need it; what it is lies in the rows."""
+    """A metric as tables and tests need it; its values are in the rows."""
 
     name: str
     label: str
@@ -56,9 +56,9 @@ class Entry(Settings):
     kind: Literal["baseline", "reference", "method", "variant"]
     """A reference is a baseline that knows more than a method may."""
     method: str | None = None
-    """None of a baseline."""
+    """None for a baseline."""
     settings: dict[str, str] = Field(default_factory=dict)
-    """A variant's, as people type them."""
+    """Those of a variant, as people type them."""
 
     @property
     def learned(self) -> bool:
@@ -67,7 +67,7 @@ class Entry(Settings):
 
 
 class Plan(Settings):
-    """All that was asked for."""
+    """Everything that was asked for."""
 
     format: Literal[2] = FORMAT
     created_by: str
@@ -75,7 +75,7 @@ class Plan(Settings):
     recipe: str
     recipe_digest: str
     settings: dict[str, str]
-    """That replace the recipe's in all methods, as people type them."""
+    """Those that replace the recipe's in all methods, as people type them."""
     gamma: float
     """The weight of REG-PAML's regulariser, as recipe and settings have it."""
     seeds: tuple[int, ...]
@@ -111,7 +111,7 @@ def in_order(entries: Collection[Entry]) -> tuple[Entry, ...]:
 
 
 def read_plan(folder: Path) -> Plan:
-    """What a comparison's folder was asked for."""
+    """The plan of a comparison's folder."""
     path = folder / "plan.json"
     return as_model(Plan, read_json(path, "a folder made by `paml compare` expected"), path, AGAIN)
 
@@ -127,5 +127,5 @@ def cell_name(entry: str, seed: int) -> str:
 
 
 def cell_folder(folder: Path, entry: str, seed: int) -> Path:
-    """Where a finished cell of a comparison lies."""
+    """The folder of a finished cell of a comparison."""
     return folder / "cells" / cell_name(entry, seed)

@@ -1,6 +1,6 @@
 """What a comparison found, as `results.json` and `costs.json` hold it: tables, figures and page are made from this.
 
-Where something is not finished or cannot be computed, None stands in its place.
+None stands for whatever is not finished or cannot be computed.
 """
 
 import json
@@ -31,7 +31,7 @@ class MissingCell(Settings):
     method: str
     seed: int
     reason: str | None = None
-    """Why it failed; None where it was not tried yet."""
+    """Why it failed; None if it was not tried yet."""
 
 
 class Best(Settings):
@@ -46,14 +46,14 @@ class Groups(Settings):
     """Major and minor users of an entry, by the headline metric."""
 
     test: TTest
-    """The paper's."""
+    """The paper's test."""
     gap: GroupGap
     gap_against_baseline: GroupGap | None
-    """The gap less that of the best baseline."""
+    """The gap minus that of the best baseline."""
 
 
 class ProfileMean(Settings):
-    """An entry's mean over the users with a value of their profiles."""
+    """An entry's mean over the users with one value in their profiles."""
 
     mean: Number
     users: int
@@ -68,7 +68,7 @@ class ByProfile(Settings):
 
 
 class ActivityBin(Settings):
-    """Users with about as many support rows."""
+    """Users with similar numbers of support rows."""
 
     label: str
     users: int
@@ -91,7 +91,7 @@ class Shots(Settings):
 
 
 class Items(Settings):
-    """The headline metric on items that training users met (warm) or did not meet (cold), by entry."""
+    """The headline metric on items that training users interacted with (warm) or did not (cold), by entry."""
 
     warm: dict[str, Number]
     cold: dict[str, Number]
@@ -126,32 +126,38 @@ class PaperRow(Settings):
 
 
 class Paper(Settings):
-    """What the paper says of the data set."""
+    """What the paper says about the data set."""
 
     source: str
     rows: tuple[PaperRow, ...]
     footnotes: dict[str, tuple[str, ...]]
-    """Of its tables."""
+    """Those of its tables."""
     differences: tuple[str, ...]
     notes: tuple[str, ...]
-    """For data of which there is no table."""
+    """For data without a table in the paper."""
 
 
 class Results(Settings):
-    """All that a report says. `cost` alone is of the machine and the hour; all else is the same in every repetition."""
+    """What a comparison found, as `paml.compare` returns it: everything that its report says.
+
+    Only `cost` depends on the machine and the hour; everything else is the same in every repetition.
+
+    >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
+    >>> results.mean("reg_paml"), results.summary("reg_paml", "ndcg3", "minor").mean
+    """
 
     format: Literal[2] = FORMAT
     plan: Plan
     missing: tuple[MissingCell, ...]
     seeds: tuple[int, ...]
-    """That are compared: those that all entries have."""
+    """Those that are compared: the seeds that all entries have."""
     table: dict[str, dict[str, dict[str, OverSeeds]]]
     """Metric -> entry -> group (all, major, minor)."""
     best: Best
     loses_to: dict[str, tuple[str, ...]]
     """Methods and variants -> the baselines whose mean is better, the best first."""
     improvements: dict[str, dict[str, Improvement]]
-    """Metric -> entry: the paper's test against the best of its own baselines."""
+    """Metric -> entry: the paper's test against the best of the paper's baselines."""
     paired: dict[str, tuple[Paired, ...]]
     """Metric -> methods and variants against the best baseline."""
     groups: dict[str, Groups]
@@ -161,7 +167,7 @@ class Results(Settings):
     items: Items
     cost: dict[str, Cost]
     paper: Paper | None = None
-    """None where the paper knows nothing of the data."""
+    """None where the paper has nothing on the data."""
     verdict: tuple[str, ...] = ()
 
     @property
@@ -179,7 +185,7 @@ class Results(Settings):
 
 
 def read_results(folder: Path) -> Results:
-    """What a comparison's folder holds."""
+    """The results in a comparison's folder."""
     remedy = "make it with `paml compare`"
     path = folder / "results.json"
     values, costs = (read_json(file, remedy) for file in (path, folder / "costs.json"))

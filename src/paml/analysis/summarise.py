@@ -35,9 +35,9 @@ _KEYS = {"method": pl.String, "seed": pl.Int64, "user": pl.String, "group": pl.S
 
 
 def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results:
-    """What `plan.json` and the Parquet files of a comparison's folder say; writes nothing.
+    """Results from `plan.json` and the Parquet files of a comparison's folder; writes nothing.
 
-    `resamples` are the bootstrap's, for each interval.
+    `resamples` is the number of bootstrap samples for each interval.
     """
     plan = read_plan(folder)
     rows, scenarios, cost = (_frame(folder / f"{name}.parquet", plan) for name in ("rows", "scenarios", "cost"))
@@ -92,9 +92,9 @@ def _missing(plan: Plan, frames: list[pl.DataFrame], failures: dict[tuple[str, i
 
 
 def _comparable_seeds(plan: Plan, missing: list[MissingCell]) -> list[int]:
-    """The seeds that all entries have, for every seed has other users; if there is none, the one that most have.
+    """The seeds that all entries have, because users differ between seeds; if none, the one that most entries have.
 
-    An entry that failed with any seed is not waited for: it is left out of the comparison.
+    An entry that failed with any seed is not waited for: it is excluded from the comparison.
     """
     failed = {cell.method for cell in missing if cell.reason is not None}
     waited_for = dict.fromkeys(plan.seeds, 0)
@@ -117,7 +117,7 @@ def _means(rows: pl.DataFrame, metric: str, names: list[str]) -> dict[str, float
 
 
 def _sign(metric: MetricFacts) -> Literal[1, -1]:
-    """That makes lower values better."""
+    """The factor that makes lower values better."""
     return 1 if metric.better == "lower" else -1
 
 
@@ -136,7 +136,7 @@ def _best_entries(plan: Plan, table: Table) -> Best:
 
 
 def _losses(plan: Plan, table: Table) -> dict[str, tuple[str, ...]]:
-    """Of methods and variants: the baselines whose mean is better by the headline metric, the best first."""
+    """For methods and variants: the baselines whose mean is better by the headline metric, the best first."""
     means = {name: table[name]["all"].mean for name in plan.names("baseline")}
     known = {name: mean for name, mean in means.items() if mean is not None}
     in_order = sorted(known, key=lambda name: _sign(plan.headline) * known[name])
@@ -163,7 +163,7 @@ def _improvements(
 def _paired(
     rows: pl.DataFrame, plan: Plan, table: Table, metric: MetricFacts, resamples: int
 ) -> tuple[comparisons.Paired, ...]:
-    """Methods and variants against the baseline that is best by this metric (without baselines: the paper's own)."""
+    """Methods and variants against the baseline that is best by this metric (without baselines: the paper's)."""
     trained = plan.names(*LEARNED)
     against = plan.names("baseline") or [name for name in trained if name in PAPER_BASELINES]
     reference = _best(table, metric, against)
@@ -174,7 +174,7 @@ def _paired(
 
 
 def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None, resamples: int) -> Groups:
-    """An entry's gap; that of a method beside the best baseline's."""
+    """An entry's gap; for a method, also compared with the best baseline's."""
     own = rows.filter(pl.col("method") == entry.name)
     against = None
     if entry.learned and baseline is not None and len(own):
@@ -187,7 +187,7 @@ def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None,
 
 
 def _by_profile(rows: pl.DataFrame, metric: str, names: list[str], field: str | None) -> ByProfile | None:
-    """By a field of the users' profiles, which may have thousands of values; no value is a group of its own."""
+    """By a field of the users' profiles, which may have thousands of values; users without a value are one group."""
     column = f"user.{field}"
     if field is None or column not in rows.columns:
         return None
@@ -207,7 +207,7 @@ def _by_profile(rows: pl.DataFrame, metric: str, names: list[str], field: str | 
 
 
 def _by_activity(rows: pl.DataFrame, metric: str, names: list[str]) -> tuple[ActivityBin, ...]:
-    """Users by their number of support rows: quartiles, fewer where many users have the same number."""
+    """Users by their number of support rows: quartiles, fewer groups where many users have the same number."""
     if not len(rows):
         return ()
     support_U = rows.select("seed", "user", "support_rows").unique()["support_rows"].to_numpy()
@@ -225,7 +225,7 @@ def _by_activity(rows: pl.DataFrame, metric: str, names: list[str]) -> tuple[Act
 
 
 def _shots(scenarios: pl.DataFrame, metric: str, names: list[str]) -> Shots:
-    """By the number of ratings that are known, on the same query rows."""
+    """By the number of known ratings, on the same query rows."""
     part = _scenario(scenarios, "shots")
     values = sorted(part["value"].unique().to_list(), key=lambda v: int(v) if v.isdigit() else math.inf)
     columns = [_means(part.filter(pl.col("value") == value), metric, names) for value in values]

@@ -14,7 +14,7 @@ import numpy as np
 LEVEL = 0.95
 RESAMPLES = 2000
 DRAWS_AT_ONCE = 1 << 20  # bounds the bootstrap's memory: 16 MB, or 16 bytes per user where there are more users
-ROUNDING = 1e-12  # a spread this small beside the values is that of their rounding
+ROUNDING = 1e-12  # a spread this small, relative to the values, is rounding
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Estimate(NamedTuple):
 
 
 def finite(value: float) -> float | None:
-    """The value, None where it is not finite: of numbers so large that their squares are not numbers any more."""
+    """The value, None where it is not finite: for numbers so large that their squares overflow."""
     return value if math.isfinite(value) else None
 
 
 def mean_of(value_U: np.ndarray) -> Estimate | None:
-    """The mean of one sample: of differences, the paired t-test."""
+    """The mean of one sample; for differences, this is the paired t-test."""
     n = len(value_U)
     return Estimate(float(value_U.mean()), (_variance(value_U) / n) ** 0.5, n - 1) if n > 1 else None
 
@@ -95,7 +95,7 @@ def t_interval(estimate: Estimate | None) -> Interval | None:
 
 
 def wilcoxon_p(value_U: np.ndarray) -> float | None:
-    """Wilcoxon's signed-rank test of "symmetric about 0", zeros left out; 1 if there are only zeros."""
+    """Wilcoxon's signed-rank test of "symmetric about 0", zeros excluded; 1 if there are only zeros."""
     from scipy.stats import wilcoxon
 
     if len(value_U) < 2:
@@ -105,9 +105,9 @@ def wilcoxon_p(value_U: np.ndarray) -> float | None:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction for a family of tests; None is no test and stays None.
+    """Holm's step-down correction for a family of tests; None (not tested) stays None.
 
-    The k-th smallest of m p-values is multiplied by m - k + 1, and none may be below a smaller one's.
+    The k-th smallest of m p-values is multiplied by m - k + 1, and no result may be below that of a smaller p-value.
     """
     known = [k for k, p in enumerate(p_values) if p is not None]
     p_K = np.array([p for p in p_values if p is not None])
@@ -130,7 +130,7 @@ def mean_interval(value_U: np.ndarray, rng: np.random.Generator, resamples: int 
 def difference_interval(
     left: np.ndarray, right: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Interval | None:
-    """BCa bootstrap interval of mean(left) - mean(right), each sample resampled by itself; None without resamples."""
+    """BCa bootstrap interval of mean(left) - mean(right), each sample resampled separately; None without resamples."""
     if min(len(left), len(right)) < 2 or not resamples:
         return None
     drawn_R = _resampled_means(left, rng, resamples) - _resampled_means(right, rng, resamples)
@@ -152,7 +152,7 @@ def _resampled_means(value_U: np.ndarray, rng: np.random.Generator, resamples: i
 def _bca(value: float, drawn_R: np.ndarray, pull_U: np.ndarray) -> Interval | None:
     """Bias-corrected and accelerated interval (Efron 1987); `pull_U` is each user's influence on the value.
 
-    Of users' errors, which are skewed, the plain percentiles would lie too low.
+    For users' errors, which are skewed, plain percentiles would be too low.
     """
     from scipy.special import ndtr, ndtri
 
@@ -173,7 +173,7 @@ def _interval(low: float, high: float) -> Interval | None:
 
 
 def _variance(value_U: np.ndarray) -> float:
-    """Unbiased; 0 where the values differ by their rounding alone."""
+    """Unbiased; 0 where the values differ by rounding alone."""
     variance = float(value_U.var(ddof=1))
     return variance if variance**0.5 > ROUNDING * float(np.abs(value_U).max()) else 0.0
 

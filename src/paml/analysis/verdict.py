@@ -16,7 +16,7 @@ WITHIN = f"{100 * MARGIN:g} %"
 
 
 def verdict(results: Results) -> list[str]:
-    """Best, by how much, for whom, whether it is real, and what is missing; the same whenever it is measured."""
+    """What is best, by how much, for whom, whether it is real, and what is missing; without measured times."""
     if not any(results.summary(name).rows for name in results.plan.names()):
         return ["No test user was scored, so nothing can be concluded.", *_missing(results)]
     return [
@@ -44,7 +44,7 @@ def sureness(paired: Paired) -> Sureness:
 
 
 def judgement(gap: GroupGap) -> Judgement:
-    """Of a gap between groups: shown to be within the margin, shown to differ, both (small), or neither."""
+    """A gap between groups: shown to be within the margin, shown to differ, both (small), or neither."""
     if gap.welch_p is None and gap.equivalence_p is None:
         return "unknown"
     equal = gap.equivalence_p is not None and gap.equivalence_p < SIGNIFICANT
@@ -58,7 +58,7 @@ def paired_of(results: Results, name: str) -> Paired | None:
 
 
 def undefined(results: Results) -> list[str]:
-    """Which metrics are undefined for how many; of the entries, the one where it is most often so counts."""
+    """Which metrics are undefined for how many users, by the entry for which each is undefined most often."""
     alike: dict[str, list[str]] = {}
     for metric in results.plan.metrics:
         summaries = [results.summary(name, metric.name) for name in results.plan.names()]
@@ -68,11 +68,11 @@ def undefined(results: Results) -> list[str]:
             unit = count(worst.rows, "row" if several else "test user") + (" (a user in a seed)" if several else "")
             alike.setdefault(f"undefined for {worst.undefined:,} of {unit}", []).append(metric.label)
     said = [f"{listing(names)} {'is' if len(names) == 1 else 'are'} {where}" for where, names in alike.items()]
-    return [f"{'; '.join(said)}; these are left out."] if said else []
+    return [f"{'; '.join(said)}; these are excluded."] if said else []
 
 
 def _paired(results: Results) -> tuple[Paired, ...]:
-    """Of the headline metric."""
+    """By the headline metric."""
     return results.paired[results.plan.headline.name]
 
 
@@ -82,7 +82,7 @@ def _value(results: Results, name: str) -> str:
 
 
 def _leader(results: Results) -> str | None:
-    """The best entry that is no reference: a baseline, unless a method is better."""
+    """The best entry that is not a reference: a baseline, unless a method is better."""
     method, baseline = results.best.method, results.best.baseline
     if method is None or baseline is None:
         return method or baseline
@@ -93,7 +93,7 @@ def _leader(results: Results) -> str | None:
 
 
 def _best(results: Results) -> list[str]:
-    """The best entry that is no reference, then the best method against the best baseline."""
+    """The best entry that is not a reference, then the best method against the best baseline."""
     method, baseline = results.best.method, results.best.baseline
     label, metric = results.plan.labels, results.plan.headline.label
     if method is None or baseline is None:
@@ -116,7 +116,7 @@ def _difference(results: Results, method: str, subject: str, against: str) -> st
     """By how much a method differs from the best baseline, and whether that is sure."""
     paired = paired_of(results, method)
     if paired is None or paired.difference is None:
-        return f"{subject} has no user in common with {against}, so that they cannot be compared."
+        return f"{subject} has no user in common with {against}, so they cannot be compared."
     places = results.plan.headline.digits
     base = results.mean(paired.reference)
     share = f" ({percent(abs(paired.difference / base))})" if base else ""
@@ -178,7 +178,7 @@ def _minor_users(results: Results) -> list[str]:
     gap, against = results.groups[name].gap, results.groups[name].gap_against_baseline
     for group, users_of in (("major", gap.major_users), ("minor", gap.minor_users)):
         if not users_of:
-            return [f"There are no {group} users among the test users, so that nothing can be said of a gap."]
+            return [f"There are no {group} users among the test users, so nothing can be said about a gap."]
     if gap.difference is None:
         return []
     better = improves(results.plan.headline.better, gap.difference)
@@ -203,13 +203,13 @@ def _minor_users(results: Results) -> list[str]:
 
 
 def _gap_against(results: Results, against: GroupGap) -> list[str]:
-    """How far the method is from the best baseline in either group."""
+    """How far the method is from the best baseline in each group."""
     baseline, places, p = results.best.baseline, results.plan.headline.digits, against.welch_p
     if baseline is None or against.minor is None or against.major is None or against.difference is None:
         return []
     sure = "not tested" if p is None else p_words(p) + ("" if p < SIGNIFICANT else ", not significant")
     minor, major, apart = (_signed(value, places) for value in (against.minor, against.major, against.difference))
-    changes = f"minor users change by {minor} and major users by {major} (apart {apart}, {sure})"
+    changes = f"minor users change by {minor} and major users by {major} (difference {apart}, {sure})"
     return [f"Against {results.plan.labels[baseline]}, {changes}."]
 
 
@@ -218,7 +218,7 @@ def _signed(value: float, places: int) -> str:
 
 
 def _shots(results: Results) -> list[str]:
-    """From which number of known ratings on the best method is better than every baseline at that number."""
+    """The number of known ratings from which the best method beats every baseline with as many."""
     method, means, better = results.best.method, results.shots.means, results.plan.headline.better
     baselines = results.plan.names("baseline")
     if method is None or not baselines:
@@ -244,7 +244,7 @@ def _shots(results: Results) -> list[str]:
 
 
 def costs(results: Results) -> list[str]:
-    """What the best method and the best baseline took, in a sentence; other in every measurement."""
+    """What the best method and the best baseline took, in a sentence; different in every measurement."""
     said: list[str] = []
     for name in (results.best.method, results.best.baseline):
         if name is None:
@@ -259,7 +259,7 @@ def costs(results: Results) -> list[str]:
 
 
 def _reference(results: Results) -> list[str]:
-    """How far what knows more is from the best entry."""
+    """How far a reference, which knows more, is from the best entry."""
     places, name = results.plan.headline.digits, _leader(results)
     own = None if name is None else results.mean(name)
     if name is None or own is None:
@@ -279,7 +279,7 @@ def _reference(results: Results) -> list[str]:
 
 
 def _missing(results: Results) -> list[str]:
-    """What is not finished, and what failed; an entry that failed with any seed is left out altogether."""
+    """What is not finished, and what failed; an entry that failed with any seed is excluded altogether."""
     missing, label = results.missing, results.plan.labels
     if not missing:
         return []
@@ -289,10 +289,10 @@ def _missing(results: Results) -> list[str]:
     seeds = [str(seed) for seed in results.seeds]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {listing(seeds, 9)}"
     said = [
-        f"Preliminary: {len(missing)} of {count(cells, 'cell')} {are} not finished ({names}); numbers are of {which}."
+        f"Preliminary: {len(missing)} of {count(cells, 'cell')} {are} not finished ({names}); numbers are from {which}."
     ]
     said += [
-        f"{upper(label[cell.method])} failed with seed {cell.seed} and is left out: {cell.reason}."
+        f"{upper(label[cell.method])} failed with seed {cell.seed} and is excluded: {cell.reason}."
         for cell in results.failed
     ]
     return said
@@ -300,4 +300,4 @@ def _missing(results: Results) -> list[str]:
 
 def _one_seed(results: Results) -> list[str]:
     one = len(results.plan.seeds) == 1
-    return ["There is one seed only, so that nothing is known of what another training would change."] if one else []
+    return ["There is only one seed, so nothing is known about what another training would change."] if one else []

@@ -1,11 +1,11 @@
-"""The command line: parse, call, render. Exit codes: 0 done, 1 a PamlError in one line, 2 wrong usage.
+"""The command line: parse, call, render. Exit codes: 0 done, 1 a PamlError in one line, 2 invalid usage.
 
 data     sources and prepared data sets
 train    training, evaluation and search of one method
 compare  comparisons, their reports, and the demonstration
 serve    a trained run in use
 show     what commands show on a terminal
-options  what several commands share
+options  shared by several commands
 
 Modules import what they need when a command runs: `paml --help` does not wait for PyTorch.
 """

@@ -1,4 +1,4 @@
-"""The commands that compare methods and report on it: parse, call, render."""
+"""The commands that compare methods and write reports: parse, call, render."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -31,7 +31,7 @@ def compare_command(
     ] = Path("paml-comparison"),
     methods: Annotated[
         str,
-        typer.Option("--methods", help="Methods, separated by commas; all (of recipe paper its six), or none."),
+        typer.Option("--methods", help="Methods, separated by commas; all (of recipe paper, its six), or none."),
     ] = "all",
     baselines: Annotated[
         str, typer.Option("--baselines", help="Baselines, separated by commas; all, or none.")
@@ -49,13 +49,13 @@ def compare_command(
     ] = False,
     recipe: RecipeOption = "tuned",
     group_by: Annotated[
-        str | None, typer.Option("--group-by", help="A user field, whose values are compared, too.", metavar="FIELD")
+        str | None, typer.Option("--group-by", help="A user field whose values are also compared.", metavar="FIELD")
     ] = None,
     form: FormOption = "text",
     as_json: JsonOption = False,
     threads: ThreadsOption = 0,
 ) -> None:
-    """Compare methods and baselines over several trials: tables, tests, pictures, and a report."""
+    """Compare methods and baselines over several trials: tables, tests, figures and a report."""
     from paml.experiments.compare import ABLATION, compare
     from paml.progress import for_terminal
     from paml.settings import parse_assignments
@@ -86,7 +86,7 @@ def report_command(
     form: FormOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Make results and report of a comparison anew, from what is there."""
+    """Rebuild results and report of a comparison from its finished cells."""
     from paml.report.refresh import refresh
 
     _print_comparison(folder, refresh(folder), form, as_json=as_json)
@@ -107,9 +107,9 @@ def demo_command(
     console = standard_output()
     render_comparison(console, result.results, "text", {"comparison"})
     best = describe(result.data)["source"]["facts"]["best_mse"]
-    console.print(f"The ratings' own noise: no predictor can have a smaller MSE than {best:.3f} (seed 0's test users).")
+    console.print(f"The ratings' own noise: no predictor can have a lower MSE than {best:.3f} (seed 0's test users).")
     if result.left_out:
-        console.print(f"Not installed, so left out: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
+        console.print(f"Not installed, so excluded: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
     console.print(f"report: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
     console.print("next, with your own data: paml data inspect ratings.csv users.csv items.csv", soft_wrap=True)
 

@@ -72,7 +72,9 @@ def prepare_command(
     ] = None,
     path: Annotated[
         Path | None,
-        typer.Option("--from", help="Folder or archive to read; else the official one is fetched.", metavar="PATH"),
+        typer.Option(
+            "--from", help="Folder or archive to read; otherwise the official one is fetched.", metavar="PATH"
+        ),
     ] = None,
     extra: Annotated[
         Path | None,
@@ -86,10 +88,10 @@ def prepare_command(
         Path | None, typer.Option("--out", help="Folder to write; paml-data/SOURCE if not given.", metavar="DIR")
     ] = None,
     skip_bad_lines: Annotated[
-        bool, typer.Option("--skip-bad-lines", help="Count lines that cannot be read and go on, instead of stopping.")
+        bool, typer.Option("--skip-bad-lines", help="Skip and count lines that cannot be read, instead of stopping.")
     ] = False,
 ) -> None:
-    """Turn raw tables into a prepared data set by the paper's protocol."""
+    """Turn raw tables into a prepared data set, following the paper's protocol."""
     from paml.data.prepare import prepare
     from paml.progress import for_terminal
     from paml.settings import parse_assignments

@@ -1,4 +1,4 @@
-"""What several commands share: options, help that is looked up when it is shown, errors that name an option."""
+"""What commands share: options, help that is completed when it is shown, errors that name an option."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ class NamingCommand(TyperCommand):
     """A command whose help names methods or recipes: they are imported when this help is shown, and not before."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Put the names where the texts have place for them, and show the help."""
+        """Replace the placeholders by the names, and show the help."""
         for parameter in self.params:
             text = getattr(parameter, "help", None) or ""
             for place, names in NAMES.items():
@@ -48,7 +48,7 @@ class Commands(TyperGroup):
     """Commands whose errors name the option at fault: library messages only know the library's arguments."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; an error about an argument that the command has an option for gets this option as a note."""
+        """Run a command; if an error is about an argument, the command's option for it is added as a note."""
         try:
             return super().invoke(ctx)
         except PamlError as error:
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
 
 
 def use_threads(threads: int) -> None:
-    """Let PyTorch use so many threads; 0 leaves it one per core."""
+    """Let PyTorch use this many threads; 0 leaves it one per core."""
     import torch
 
     if threads:

@@ -19,11 +19,13 @@ def recommend_command(
     path: RunArgument,
     profile: Annotated[
         list[str] | None,
-        typer.Option("--profile", help="What is known of the user, such as age=25; repeatable.", metavar="FIELD=VALUE"),
+        typer.Option(
+            "--profile", help="What is known about the user, such as age=25; repeatable.", metavar="FIELD=VALUE"
+        ),
     ] = None,
     rate: Annotated[
         list[str] | None,
-        typer.Option("--rate", help="A rating of the user, such as 318=5; repeatable.", metavar="ITEM=SCORE"),
+        typer.Option("--rate", help="A rating by the user, such as 318=5; repeatable.", metavar="ITEM=SCORE"),
     ] = None,
     context: Annotated[
         list[str] | None,
@@ -33,7 +35,7 @@ def recommend_command(
     why: Annotated[bool, typer.Option("--why", help="Add the ratings that moved each score most.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Recommend items to a new user by a profile and a few ratings."""
+    """Recommend items to a new user, given a profile and a few ratings."""
     from paml.recommend.predictor import as_answer
     from paml.recommend.requests import Rating
     from paml.settings import parse_assignments
@@ -51,7 +53,7 @@ def recommend_command(
 
 
 def _rated(text: str) -> tuple[str, float]:
-    """`318=5`: item and value; an id may have an equals sign itself."""
+    """`318=5`: item and value; an id may contain an equals sign."""
     item, sign, value = text.rpartition("=")
     try:
         number = float(value)
@@ -68,7 +70,7 @@ def _rated(text: str) -> tuple[str, float]:
 def serve_command(
     path: RunArgument,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a key.")
+        str, typer.Option("--host", help="Address to listen on; all but the loopback address need a key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 for a free one.", min=0, max=65535)] = 8000,
     store: Annotated[
@@ -84,13 +86,15 @@ def serve_command(
     rate: Annotated[
         float, typer.Option("--rate", help="Requests per second of one key or address; 0 for any number.", min=0)
     ] = 100,
-    batch: Annotated[int, typer.Option("--batch", help="Users adapted together at most.", min=1, max=1024)] = 32,
+    batch: Annotated[
+        int, typer.Option("--batch", help="Adapt at most this many users together.", min=1, max=1024)
+    ] = 32,
     threads: Annotated[
-        int, typer.Option("--threads", help="Threads of the model's products; 0 for one per core.", min=0)
+        int, typer.Option("--threads", help="Threads for the model's products; 0 for one per core.", min=0)
     ] = 1,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        typer.Option("--log-level", help="What to log; `warning` leaves out single requests."),
+        typer.Option("--log-level", help="What to log; `warning` omits single requests."),
     ] = "info",
     new_key: Annotated[
         str | None, typer.Option("--new-key", help="Make a key, print it once, and exit.", metavar="NAME")

@@ -74,13 +74,13 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
     for name, count in result["undefined"].items():
         if count:
-            console.print(f"{name} is undefined for {count:,} users, who are left out of its mean")
+            console.print(f"{name} is undefined for {count:,} users, who are excluded from its mean")
 
 
 def render_recommendations(
     console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]
 ) -> None:
-    """The items, best first, with what moved their scores; and what the model makes of the user."""
+    """The items, best first, with what moved their scores; and the user's learning rate and group."""
     table = Table(show_edge=False)
     for name in ("item", "title"):
         table.add_column(name)
@@ -88,14 +88,16 @@ def render_recommendations(
     if any(reasons):
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
-        told = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
-        table.add_row(*map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(told)] if told else []))
+        lines = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
+        table.add_row(
+            *map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(lines)] if lines else [])
+        )
     console.print(table)
     console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 
 
 def render_search(console: Console, found: SearchResult, data: Path) -> None:
-    """The best trial beside the start, the settings that it has, and how to use them."""
+    """The best trial beside the start, its settings, and how to use them."""
     start, best = found.start, found.best
     table = Table(title=f"{found.method} on {found.source}, seed {found.seed}", title_justify="left")
     table.add_column("")
@@ -137,13 +139,13 @@ def settings_table(settings: type[Settings]) -> Table:
 
 
 def render_preparation(console: Console, data: Dataset) -> None:
-    """What the rules kept, what was left out, and what there is now."""
+    """What the rules kept, what was excluded, and the sizes of the result."""
     manifest = data.manifest
     console.print(_rules_table(manifest.rules))
     if manifest.source.bad_lines:
         console.print(f"skipped {manifest.source.bad_lines:,} bad lines")
     if manifest.source.repeated:
-        console.print(f"left out {manifest.source.repeated:,} earlier ratings of the same item by the same user")
+        console.print(f"excluded {manifest.source.repeated:,} earlier ratings of the same item by the same user")
     if manifest.source.users_without_profile:
         console.print(f"{manifest.source.users_without_profile:,} users have no profile: all their fields are unknown")
     for note in manifest.notes:

@@ -92,7 +92,7 @@ def tune_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder; a search in it goes on. paml-tune/SOURCE-METHOD if not given.", metavar="OUT"
+            "--out", help="Folder; a search in it continues. paml-tune/SOURCE-METHOD if not given.", metavar="OUT"
         ),
     ] = None,
     space: Annotated[
@@ -101,7 +101,7 @@ def tune_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     threads: ThreadsOption = 0,
 ) -> None:
-    """Search better settings of a method, judged by validation users, and write them as a recipe."""
+    """Search for better settings of a method, judged by validation users, and write them as a recipe."""
     from paml.experiments.tuning.search import tune
     from paml.progress import for_terminal
     from paml.settings import parse_assignments

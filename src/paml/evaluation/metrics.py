@@ -1,7 +1,7 @@
 """Metrics as pure functions: one value per user, never averaged here, because statistics need rows.
 
 Rows of a user lie side by side; `count_U` says how many each user has. A user for whom a metric is undefined gets NaN,
-to be counted and not hidden. Legend: N rows, U users.
+which is counted and not hidden. Legend: N rows, U users.
 
 `METRICS` is the one place that names them: scoring, summaries, comparisons, tables and figures follow from it.
 """
@@ -123,7 +123,7 @@ _ALL = (
     Metric("auc", "AUC", "higher", 4, CLICK, auc),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
-"""All metrics, in the order of tables; the first of a kind of target is its headline, a loss that training watches."""
+"""All metrics, in the order of tables; the first for a kind of target is its headline, a loss that training watches."""
 
 
 def metrics_for(kind: str) -> list[Metric]:

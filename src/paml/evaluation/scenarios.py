@@ -1,4 +1,4 @@
-"""One fitted entry of a comparison on the test users: all support ratings, few of them, known and unknown items.
+"""One fitted entry of a comparison on the test users: all support ratings, few of them, known and new items.
 
 Legend: N rows of the test users, Q their query rows, U users.
 """
@@ -20,12 +20,12 @@ SAMPLE = 20_000
 """Query rows whose predicted probabilities are kept, for calibration."""
 
 Predict = Callable[[int | None], tuple[np.ndarray, np.ndarray | None]]
-"""From a number of known support rows (None: all) to predictions for all rows and, of methods, each user's rate."""
+"""From a number of known support rows (None: all) to predictions for all rows and, for methods, each user's rate."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What an entry reached with one seed."""
+    """What an entry achieved with one seed."""
 
     rows: pl.DataFrame
     """One row per user."""
@@ -34,11 +34,11 @@ class Scores:
     predictions: pl.DataFrame | None
     """Clicks: a sample of labels and predicted probabilities."""
     milliseconds: float | None
-    """To adapt to one user and score the query rows; None for what cannot adapt."""
+    """To adapt to one user and score the query rows; None for entries that cannot adapt."""
 
 
 def score(data: Dataset, entry: str, predict: Predict, *, few: bool) -> Scores:
-    """Score an entry on the test users; `few` asks for the k-shot scenarios, too."""
+    """Score an entry on the test users; `few` also asks for the k-shot scenarios."""
     tasks = Tasks.of(data, "test")
     query_N = tasks.query_mask()
     started = time.perf_counter()
@@ -67,7 +67,7 @@ def score(data: Dataset, entry: str, predict: Predict, *, few: bool) -> Scores:
 
 
 def _by_item(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> list[pl.DataFrame]:
-    """The metrics on query rows of items that training users met (warm) and did not meet (cold)."""
+    """The metrics on query rows of items that training users interacted with (warm) and did not (cold)."""
     rows = slice(int(tasks.offsets[0]), int(tasks.offsets[-1]))
     warm_N = data.interacted_in_training()[data.array("item")[rows]]
     user_N = np.repeat(np.arange(len(tasks)), np.diff(tasks.offsets))

@@ -1,4 +1,4 @@
-"""An ensemble and a split to one row per user: id, group, rate, metrics, number of support and query rows."""
+"""An ensemble and a split -> one row per user: id, group, rate, metrics, number of support and query rows."""
 
 from typing import Any, Literal
 
@@ -22,8 +22,8 @@ def evaluate_ensemble(
 ) -> pl.DataFrame:
     """Adapt every user of a split on the stored support set and score the query set; the ensemble is not changed.
 
-    Users are taken a few thousand at a time, so that memory does not grow with their number. Whoever evaluates again
-    and again gives a `loader` of the same data.
+    Users are taken a few thousand at a time, so that memory does not grow with their number. To evaluate
+    repeatedly, pass a `loader` of the same data.
     """
     tasks = Tasks.of(data, split)
     if loader is None:
@@ -40,7 +40,7 @@ def _evaluate_some(ensemble: Ensemble, loader: Loader, data: Dataset, tasks: Tas
 def predict_rows(
     ensemble: Ensemble, loader: Loader, tasks: Tasks, shots: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions for the users' rows, laid end to end (those of query rows; 0 elsewhere), and each user's rate.
+    """Predictions for the users' rows, laid end to end (only query rows; 0 elsewhere), and each user's rate.
 
     Users are adapted on the stored support set, or on its first `shots` rows.
     """
@@ -75,7 +75,7 @@ def score_rows(data: Dataset, tasks: Tasks, prediction_N: np.ndarray, rate_U: np
 def per_user_metrics(
     kind: str, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Every metric for this kind of target and, of those that have one, the chance level beside it."""
+    """Every metric for this kind of target, each followed by its chance level where it has one."""
     columns: dict[str, np.ndarray] = {}
     for metric in metrics.metrics_for(kind):
         columns[metric.name] = metric.compute(target_Q, prediction_Q, count_U) if len(count_U) else np.zeros(0)
@@ -85,7 +85,13 @@ def per_user_metrics(
 
 
 def summarise(rows: pl.DataFrame) -> dict[str, Any]:
-    """Means over users: all, major, minor; the paper's t-test between the groups; rates; undefined users counted."""
+    """Means over users of `rows`, one row per user as `Run.evaluate` returns them.
+
+    Metrics, learning rate and numbers of users for all, major and minor users; the p-value of the paper's t-test
+    between the groups; and, for each metric, the number of users for whom it is undefined.
+
+    >>> paml.summarise(run.evaluate())["mse"]["minor"]
+    """
     known = [column for name in metrics.METRICS for column in (name, _chance(name))]
     names = [name for name in known if name in rows.columns]
     groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
@@ -110,7 +116,7 @@ def _mean(values: pl.Series) -> float | None:
 
 
 def _p_value(major: pl.Series, minor: pl.Series) -> float | None:
-    """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users, or none varies."""
+    """Two-tailed Student's t-test, as in the paper; None where a group has fewer than two users, or neither varies."""
     from scipy.stats import ttest_ind  # slow to import, and nothing else here needs it
 
     left, right = (part.drop_nans().to_numpy() for part in (major, minor))

@@ -27,11 +27,11 @@ from paml.progress import Progress
 from paml.training.loop import train
 from paml.training.run import Run
 
-EMBEDDED_USERS = 2000  # whose embeddings are kept, for pictures
+EMBEDDED_USERS = 2000  # whose embeddings are kept, for figures
 
 
 def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, progress: Progress) -> None:
-    """Fit an entry, score it on the test users, and store all of it."""
+    """Fit an entry, score it on the test users, and store everything."""
     with _peak_memory() as peak:
         if entry.method is None:
             scores, frames = _run_baseline(data, entry.name, seed)
@@ -110,7 +110,7 @@ def _history(run: Path) -> pl.DataFrame:
 
 
 def _cost(run: Run, seconds: float) -> pl.DataFrame:
-    """Time of training, validation included; of one that was interrupted, at least that of its training steps."""
+    """Training time, validation included; if training was interrupted, at least the time of its training steps."""
     history = _history(run.path)
     steps = float(history["seconds"].sum())
     return pl.DataFrame(
@@ -126,7 +126,7 @@ def _cost(run: Run, seconds: float) -> pl.DataFrame:
 
 @torch.no_grad()
 def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: Dataset) -> pl.DataFrame:
-    """User embeddings h of some test users, as the first member has them."""
+    """User embeddings h of some test users, from the ensemble's first member."""
     some = tasks.part(0, EMBEDDED_USERS)
     users = data.users().slice(some.first, len(some)).select("user", "group").collect()
     network = run.ensemble.members[0].network
@@ -139,10 +139,10 @@ def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: Dataset) -> pl.Dat
 
 @contextmanager
 def _peak_memory() -> Iterator[list[float | None]]:
-    """By how many MB the process grew within the block at its peak; None where the system does not tell."""
+    """By how many MB the process grew within the block, at its peak; None where the system does not say."""
     peak: list[float | None] = [None]
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         before = _status("VmRSS")
     except OSError:
         yield peak
@@ -152,6 +152,6 @@ def _peak_memory() -> Iterator[list[float | None]]:
 
 
 def _status(name: str) -> float:
-    """A size in MB that Linux tells of this process."""
+    """A size in MB that Linux reports for this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1e3

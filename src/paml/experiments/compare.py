@@ -1,8 +1,8 @@
 """Methods x seeds -> rows -> statistics -> report: which is best, by how much, for whom, at what cost, and is it real?
 
-A comparison is a folder; every finished cell (an entry with one seed) lies in it whole, so that a killed comparison
-continues where it was and a report can be made of what there is. Every seed has its own split of the users, unless the
-same split is asked for; within a seed all entries see the same rows.
+A comparison is a folder; every finished cell (an entry with one seed) is stored in it whole, so that a killed
+comparison continues where it stopped and a report can be made of what is finished. Every seed has its own split of the
+users, unless the same split is requested; within a seed all entries see the same rows.
 """
 
 import time
@@ -43,10 +43,13 @@ def compare(
     progress: Progress = SILENT,
     settings: Mapping[str, Any] | None = None,
 ) -> Results:
-    """Fit every method, variant and baseline with every seed; returns what `out/results.json` and `costs.json` hold.
+    """Fit every method, variant and baseline with every seed; write results, tables and a report to `out`.
 
-    Without `methods`, all are taken (of the recipe `paper`, the paper's six); without `baselines`, all whose packages
-    are installed. A training that diverges is left out with the reason, and the others go on.
+    Without `methods`, all are compared (with the recipe `paper`, the paper's six); without `baselines`, all whose
+    packages are installed. `variants` are methods with other settings (`"reg_paml gamma=0.01"`); `settings` replace the
+    recipe's in all methods. Each seed has its own split of the users, unless `same_split`; `group_by` is a user field
+    whose values are also compared. An unfinished comparison in `out` is continued. A training that diverges is excluded
+    with the reason, and the others go on.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
@@ -62,7 +65,7 @@ def compare(
 
 
 def _run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> None:
-    """Every cell that is not there yet, seed by seed, so that early reports compare all entries."""
+    """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries."""
     cells = [(entry, seed) for seed in plan.seeds for entry in plan.entries]
     todo = [(entry, seed) for entry, seed in cells if not cell_folder(folder, entry.name, seed).exists()]
     took: dict[str, tuple[bool, float]] = {}
@@ -84,18 +87,18 @@ def _run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> No
 
 
 def _time_left(todo: list[tuple[Entry, int]], took: Mapping[str, tuple[bool, float]]) -> str:
-    """From how long the same entries took with other seeds; of others, from entries of the same kind."""
+    """Estimated from the same entries with other seeds or, without any, from entries of the same kind."""
     seconds = 0.0
     for entry, _ in todo:
         alike = [spent for learned, spent in took.values() if learned == entry.learned]
         if not alike:
-            return ""  # nothing like it was fitted yet
+            return ""  # nothing of its kind was fitted yet
         seconds += took[entry.name][1] if entry.name in took else float(np.mean(alike))
     return f", about {seconds / 60:.0f} min left" if seconds >= 60 else ", less than a minute left"
 
 
 def _split(data: Dataset, folder: Path, plan: Plan, seed: int) -> Dataset:
-    """The data set as it is for seed 0, split anew for the others."""
+    """The data set as it is for seed 0, with another split for each other seed."""
     if plan.same_split or seed == 0:
         return data
     path = folder / "splits" / str(seed)

@@ -28,12 +28,12 @@ class DemoResult:
 
 
 def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
-    """Compare all methods and baselines on the embedded ratings in `out`, or go on with what is there."""
+    """Compare all methods and baselines on the embedded ratings in `out`, or continue an earlier call."""
     folder = out / "data"
     data = Dataset.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
     expected = SyntheticSettings().model_dump(mode="json")
     if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
-        what, remedy = "holds another data set than the demonstration's", "choose another folder, or remove it"
+        what, remedy = "holds a data set other than the demonstration's", "choose another folder, or remove it"
         raise FormatError(what, where=folder, remedy=remedy, argument="out")
     folder = out / "comparison"
     results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)

@@ -1,6 +1,6 @@
 """The plan of a comparison: made from what is asked for, checked, and put into a folder or found in one.
 
-Everything that can be wrong is found before the first cell is begun.
+Every mistake is found before the first cell is begun.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def choose_entries(
     baselines: Sequence[str] | None,
     variants: Sequence[str],
 ) -> list[Entry]:
-    """The entries that are named; without names, all methods of the recipe, and all baselines that are installed."""
+    """The named entries; without names, all methods of the recipe and all baselines that are installed."""
     known = baselines_for(kind)
     chosen = [name for name in known if known[name].is_installed()] if baselines is None else baselines
     wanted = methods_of(str(recipe)) if methods is None else methods
@@ -84,7 +84,7 @@ def make_plan(
 
 
 def metric_facts(kind: str) -> tuple[MetricFacts, ...]:
-    """What a report must know of the metrics of ratings, or of clicks."""
+    """What a report must know about the metrics of ratings, or of clicks."""
     return tuple(MetricFacts(name=m.name, label=m.label, better=m.better, digits=m.digits) for m in metrics_for(kind))
 
 
@@ -115,7 +115,7 @@ def _check(
     names = [entry.name for entry in entries]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SettingsError(f"'{twice[0]}' twice", remedy="name each entry once")
+        raise SettingsError(f"'{twice[0]}' is named twice", remedy="name each entry once")
     kind, source = data.schema.target.kind, data.manifest.source.name
     for entry in entries:
         if entry.method is None:
@@ -127,7 +127,7 @@ def _check(
         remedy = nearest(group_by, fields) if fields else "the data set has no user fields"
         raise SettingsError(f"no user field '{group_by}' to group by", remedy=remedy)
     if seeds < 1:
-        raise SettingsError(f"{seeds} seeds", remedy="at least one")
+        raise SettingsError(f"{seeds} seeds", remedy="at least one is needed")
     first, end = data.manifest.splits["test"]
     if first == end:
         remedy = "prepare it with another user_ratio"
@@ -140,7 +140,7 @@ def _as_typed(value: Any) -> str:
 
 
 def open_comparison(folder: Path, plan: Plan) -> Plan:
-    """Begin a comparison in a folder, or continue one that was begun alike and add to it; returns the whole plan."""
+    """Begin a comparison in a folder, or continue and extend one of the same data and settings; the whole plan."""
     if (folder / "plan.json").exists():
         plan = _continued(read_plan(folder), plan, folder)
     elif folder.exists() and any(folder.iterdir()):

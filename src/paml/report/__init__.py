@@ -4,7 +4,7 @@ tables   the tables, made from results alone
 render   a table as text, Markdown, LaTeX
 figures  the figures, SVG and PDF
 page     all of it as one HTML page
-refresh  a comparison's finished cells -> results and report anew
+refresh  a comparison's finished cells -> results and report, again
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ def write_report(folder: Path) -> Path:
         write_text(folder / "tables" / name, text)
     for old in (folder / "tables").iterdir():
         if old.name not in texts:
-            old.unlink()  # of an earlier report, which had more to say
+            old.unlink()  # of an earlier report that had more to show
     save_figures(drawn, folder / "figures")
     out = folder / "report.html"
     write_text(out, page(results, tables, drawn, str(folder)))

@@ -16,17 +16,17 @@ from paml.report.figures import Figure
 from paml.report.render import Table
 
 FIRST = "comparison"  # the figure beside the verdict
-_LONG = 28  # characters from which a cell may be broken into lines
+_LONG = 28  # cells with more characters may be broken into lines
 _SOURCES = {
     "ml-1m": "MovieLens-1M",
     "bookcrossing": "BookCrossing",
     "taobao": "Taobao",
-    "synthetic": "the embedded world",
+    "synthetic": "the embedded data set",
 }
 
 
 def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure], folder: str = "OUT") -> str:
-    """The page; `folder` is how the commands call the comparison's folder."""
+    """The page; `folder` is the comparison's folder as the commands name it."""
     others = {name: figure for name, figure in figures.items() if name != FIRST}
     sections = {
         "verdict": ("What was found", _opening(results, figures.get(FIRST))),
@@ -123,7 +123,7 @@ def _table(table: Table) -> str:
 
 
 def _beside_paper(results: Results) -> str:
-    """What there is to say of the paper where no table quotes it."""
+    """Notes on the paper where no table quotes it."""
     notes = results.paper.notes if results.paper is not None else ()
     return f'\n<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
 
@@ -133,7 +133,7 @@ def _figures(figures: Mapping[str, Figure]) -> str:
 
 
 def _figure(name: str, figure: Figure) -> str:
-    """Inline, so that it takes the page's colours; its own style and namespace are for the file that stands alone."""
+    """Inline, so that it takes the page's colours; its own style and namespace are for the standalone file."""
     svg = re.sub(r"<style>.*?</style>|<title>[^<]*</title>(?=\s*<style>)", "", figure.svg, flags=re.DOTALL)
     svg = svg.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
     label = escape(f"{figure.title}. {figure.caption}")
@@ -157,9 +157,9 @@ def _made(results: Results, folder: str) -> str:
     terms = "".join(f"<dt>{escape(term)}</dt><dd>{escape(fact)}</dd>" for term, fact in facts.items())
     commands = escape("\n".join(_commands(plan, folder)))
     return (
-        f'<dl>{terms}</dl>\n<h3>To repeat it</h3><pre tabindex="0">{commands}</pre>'
-        '<p class="note">Every number comes from the Parquet files beside this page; tables and figures lie there one'
-        " by one, too (tables as text, Markdown and LaTeX, figures as SVG and PDF).</p>"
+        f'<dl>{terms}</dl>\n<h3>How to repeat it</h3><pre tabindex="0">{commands}</pre>'
+        '<p class="note">Every number comes from the Parquet files beside this page; each table and figure is also'
+        " a file there (tables as text, Markdown and LaTeX, figures as SVG and PDF).</p>"
     )
 
 
@@ -168,7 +168,7 @@ def _splits(plan: Plan) -> str:
 
 
 def _commands(plan: Plan, folder: str) -> list[str]:
-    """What makes the same comparison, and what writes its report anew."""
+    """The commands that repeat the comparison, and that write its report again."""
     settings = [f"{key}={value}" for key, value in plan.settings.items()]
     parts = [
         ["paml", "compare", plan.data.path, *settings],
@@ -184,7 +184,7 @@ def _commands(plan: Plan, folder: str) -> list[str]:
 
 
 def _hidden(text: str) -> str:
-    """A column's name for those who hear the table."""
+    """A column's name for screen readers."""
     return f'<span aria-label="{text}"></span>'
 
 

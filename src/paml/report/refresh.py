@@ -1,4 +1,4 @@
-"""A comparison's finished cells -> rows, results and report, as often as one likes; no training, and no torch."""
+"""A comparison's finished cells -> rows, results and report, as often as you like; no training, and no torch."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ FRAMES = ("rows", "scenarios", "predictions", "embeddings", "history", "cost")
 
 
 def refresh(folder: str | Path) -> Results:
-    """Gather the finished cells, and write results and report anew."""
+    """Gather the finished cells, and write results and report again."""
     folder = Path(folder)
     _gather(folder, read_plan(folder))
     results = summarise_comparison(folder)
@@ -27,7 +27,7 @@ def _gather(folder: Path, plan: Plan) -> None:
     """One file of each kind from the finished cells of the plan, in the plan's order."""
     cells = [cell_folder(folder, name, seed) for name in plan.names() for seed in plan.seeds]
     if not any(cell.exists() for cell in cells):
-        return  # a folder that was passed on without its cells keeps what was gathered before
+        return  # a folder that was copied without its cells keeps what was gathered before
     for frame in FRAMES:
         files = [cell / f"{frame}.parquet" for cell in cells if (cell / f"{frame}.parquet").exists()]
         target = folder / f"{frame}.parquet"

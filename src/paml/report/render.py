@@ -15,7 +15,7 @@ _MARKED = "Bold: best; italic: second best."
 _FIRST, _SECOND = " (1)", " (2)"
 _LATEX = {
     **{symbol: f"\\{symbol}" for symbol in "&%$#_{}"},
-    **{symbol: f"{{{symbol}}}" for symbol in "[]*"},  # behind a line's end, these would be arguments of it
+    **{symbol: f"{{{symbol}}}" for symbol in "[]*"},  # after the end of a line, these would be read as its arguments
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -34,7 +34,7 @@ _MARKDOWN = {symbol: f"\\{symbol}" for symbol in "\\|*_`[]#"} | {"<": "&lt;", ">
 
 @dataclass(frozen=True)
 class Table:
-    """Text in cells, and which of them are marked. A star behind a number is the paper's t-test."""
+    """Text in cells, and which of them are marked. A star after a number is the paper's t-test."""
 
     name: str
     """For file names."""
@@ -63,7 +63,7 @@ def render(table: Table, form: Form) -> str:
 
 
 def _text(table: Table) -> str:
-    """Marks stand behind the numbers, so that the numbers stay below each other."""
+    """Marks follow the numbers, so that the numbers stay aligned."""
     width = len(table.columns)
     parts = [[_parted(table, k, j) for j in range(width)] for k in range(len(table.rows))]
     columns = []
@@ -93,7 +93,7 @@ def _parted(table: Table, row: int, column: int) -> tuple[str, str]:
 
 
 def _markdown(table: Table) -> str:
-    """Rules are left out: Markdown has none within a table."""
+    """Rules are omitted: Markdown has none within a table."""
 
     def cell(row: int, column: int) -> str:
         text = _escaped(table.rows[row][column], _MARKDOWN)

@@ -1,6 +1,6 @@
-"""The tables of a comparison, made from its results alone: nothing is computed here but what is shown where.
+"""The tables of a comparison, made from its results alone: this module only decides what is shown where.
 
-`all_tables(results)` are those that have anything to show; `render(table, form)` is in `render.py`.
+`all_tables(results)` returns those that have anything to show; `render(table, form)` is in `render.py`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +67,7 @@ def comparison(results: Results) -> Table:
 
 
 def _comparison_notes(results: Results) -> list[str]:
-    """What the numbers are, what stars mean, and what is left out."""
+    """What the numbers are, what stars mean, and what is excluded."""
     seeds = len(results.seeds)
     over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     notes = [f"{over} of the mean over users; ↓ lower is better, ↑ higher is better."]
@@ -77,7 +77,7 @@ def _comparison_notes(results: Results) -> list[str]:
             "paper's t-test, p < 0.05; the table of paired tests is sounder."
         )
     if results.plan.names("reference"):
-        notes.append("The reference was fitted with the test users' known rows among its own; it is not ranked.")
+        notes.append("The reference was also fitted to the test users' known rows; it is not ranked.")
     notes += undefined(results)
     if results.missing:
         notes.append(f"Preliminary: {count(len(results.missing), 'cell')} not finished.")
@@ -156,7 +156,7 @@ def shots(results: Results) -> Table:
     """By the number of known ratings."""
     found = results.shots
     title = f"{results.plan.headline.label} by the number of known {results.plan.data.known}s"
-    note = "Only so many of a user's support rows are known; the query rows are the same."
+    note = "Only this many of a user's support rows are known; the query rows are the same."
     return _by_entry(results, "shots", title, found.values, lambda name: found.means[name], note)
 
 
@@ -170,7 +170,7 @@ def by_activity(results: Results) -> Table:
 
 
 def by_group(results: Results) -> Table | None:
-    """By a field of the profile; of many values, those with the most users."""
+    """By a field of the profile; if it has many values, those with the most users."""
     found = results.by_group
     if found is None:
         return None
@@ -187,22 +187,22 @@ def by_group(results: Results) -> Table | None:
 def common_values(found: ByProfile) -> dict[str, int]:
     """The values of a field of the profile that have the most users, in their natural order, and how many users."""
     users = {value: max((one.users for one in line.values()), default=0) for value, line in found.values.items()}
-    most = sorted(users, key=lambda value: -users[value])[:MAX_VALUES]
-    return {value: users[value] for value in sorted(most, key=_natural)}
+    common = sorted(users, key=lambda value: -users[value])[:MAX_VALUES]
+    return {value: users[value] for value in sorted(common, key=_natural)}
 
 
 def left_out(found: ByProfile) -> str:
-    """That there are more values, if there are."""
+    """A note that there are more values, if there are."""
     values = len(found.values)
     return f"The {MAX_VALUES} values with the most users, of {values:,}." if values > MAX_VALUES else ""
 
 
 def items(results: Results) -> Table:
-    """Query rows on items that training users met, and on items that they did not."""
+    """Query rows on items that training users interacted with, and on items that they did not."""
     found = results.items
     columns = ["warm items", f"cold items ({count(found.cold_users, 'user')})"]
     title = f"{results.plan.headline.label} on warm and cold items"
-    note = "Cold: met by no training user. Users without such rows are left out."
+    note = "Cold: no training user interacted with them. Users without such rows are excluded."
     return _by_entry(results, "items", title, columns, lambda name: [found.warm[name], found.cold[name]], note)
 
 
@@ -297,7 +297,7 @@ def _sure(metric: MetricFacts, line: Paired) -> str:
 
 
 def _doubt(line: Paired | None) -> str:
-    """Why a difference is not sure; nothing where it is."""
+    """Why a difference is not sure; empty where it is."""
     found = "unknown" if line is None else sureness(line)
     return {"sure": "", "unknown": "not testable"}.get(found, found)
 
@@ -305,7 +305,7 @@ def _doubt(line: Paired | None) -> str:
 def _ranked(
     columns: list[list[float | None]], directions: Sequence[Better]
 ) -> tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
-    """The cells of the best and of the second best values; equals share their place, one value alone is not ranked."""
+    """The cells of the best and of the second best values; equal values share a place, a single one is not ranked."""
     marked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
     for j, (values, direction) in enumerate(zip(columns, directions, strict=True), start=1):
         known = sorted({value for value in values if value is not None}, reverse=direction == "higher")
@@ -315,7 +315,7 @@ def _ranked(
 
 
 def _remark(results: Results, entry: Entry) -> str:
-    """In words: whom it loses to, or that it leads, and whether that is sure; how many seeds are finished."""
+    """In words: what it loses to, or that it leads, and whether that is sure; how many seeds are finished."""
     name, label = entry.name, results.plan.labels
     missing = sum(cell.method == name for cell in results.missing)
     seeds = len(results.plan.seeds)

@@ -23,13 +23,13 @@ T = TypeVar("T")
 MAX_BATCH = 32
 WAIT = 0.0015
 MAX_ROWS = 16_384  # of a batch's support set, padding included: 32 users of 512 ratings
-PAUSE = 0.0003  # between looks at whether those who are under way have come
+PAUSE = 0.0003  # between checks whether announced requests have arrived
 POST_SECONDS = 0.002  # answers that are ready do not wait longer for the rest of their batch
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A user to adapt (or one adapted before), what is wanted of them, and who waits for it."""
+    """A user to adapt (or one adapted before), what to compute for them, and the future that gets it."""
 
     new_user: NewUser | User
     finish: Callable[[User], Any]
@@ -42,9 +42,9 @@ Outcome = tuple[_Job, User | None, Any]
 
 
 class Batcher:
-    """Runs all work on the model in one thread, users to adapt in batches of at most `max_users`; of one event loop.
+    """Runs all work on the model in one thread, users to adapt in batches of at most `max_users`; for one event loop.
 
-    `adapt_many` adapts new users and, if told so, scores all items for them.
+    `adapt_many` adapts new users and, on request, scores all items for them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Batcher:
     ) -> None:
         self._adapt_many, self._max_users, self._wait, self._observe = adapt_many, max_users, wait, observe
         self._queue: queue.SimpleQueue[tuple[list[_Job], asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
-        # The event loop's alone:
+        # Used by the event loop only:
         self._pending: list[_Job] = []
         self._coming = 0
         self._busy = False  # gathering, or the thread has a batch
@@ -81,7 +81,7 @@ class Batcher:
             arrive()
 
     async def run(self, new_user: NewUser | User, finish: Callable[[User], T], *, score: bool = True) -> tuple[User, T]:
-        """Adapt a new_user, or take an adapted user, and compute what is wanted of them in the model's thread.
+        """Adapt a new user, or take an adapted one, and compute `finish(user)` in the model's thread.
 
         With `score` all items are scored for the whole batch at once.
         """
@@ -95,7 +95,7 @@ class Batcher:
         return user, answer
 
     def check_alive(self) -> None:
-        """Refuse, if the model's thread has ended, instead of waiting for it for ever."""
+        """Refuse requests if the model's thread has ended, instead of waiting for it forever."""
         if not self._thread.is_alive():
             raise unavailable("the model's thread has ended; the service must be restarted", kind="model-unavailable")
 
@@ -112,7 +112,7 @@ class Batcher:
         def look(seen: int) -> None:
             count = len(self._pending)
             if count < self._max_users and time.monotonic() < until:
-                if count > seen:  # let everything have its turn that is ready to run
+                if count > seen:  # let everything that is ready to run have its turn
                     loop.call_soon(look, count)
                     return
                 if self._coming:
@@ -148,7 +148,7 @@ class Batcher:
                         loop.call_soon_threadsafe(self._settle, ready, loop, False)
                         ready, posted = [], time.monotonic()
                     ready.append(outcome)
-            except Exception as error:  # noqa: BLE001 - a fault of ours: told to all who have no answer yet
+            except Exception as error:  # noqa: BLE001 - our fault: raised for all who have no answer yet
                 ready += [(job, None, error) for job in jobs]
             loop.call_soon_threadsafe(self._settle, ready, loop, True)
 
@@ -162,7 +162,7 @@ class Batcher:
                 yield _finished(job, user) if isinstance(user, User) else (job, None, user)
 
     def _adapt(self, jobs: list[_Job]) -> Sequence[User | Exception]:
-        """One engine call for all; if somebody's data is wrong, one call each, so that only theirs fails."""
+        """One engine call for all; if a user's data is invalid, one call each, so that only that user's fails."""
         new_users = [job.new_user for job in jobs if isinstance(job.new_user, NewUser)]
         try:
             return self._adapt_many(new_users, any(job.score for job in jobs))
@@ -175,7 +175,7 @@ class Batcher:
 
 
 def _finished(job: _Job, user: User) -> Outcome:
-    """What is wanted of a user; an error is this job's alone."""
+    """A job's answer for its user; an error is this job's alone."""
     try:
         return job, user, job.finish(user)
     except Exception as error:  # noqa: BLE001 - handed to the waiting request, which raises it
@@ -185,7 +185,7 @@ def _finished(job: _Job, user: User) -> Outcome:
 def _alike(jobs: list[_Job]) -> list[list[_Job]]:
     """The jobs by number of ratings, in batches whose rows, padded to the longest, are not too many.
 
-    So a user with thousands of ratings makes nobody else's small problem a large one.
+    So a user with thousands of ratings does not make anybody else's small problem a large one.
     """
     batches: list[list[_Job]] = []
     for job in sorted(jobs, key=_rows):

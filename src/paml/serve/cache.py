@@ -14,10 +14,10 @@ class _Entry:
 
 
 class UserCache:
-    """The users met last, at most so many and so many bytes; one thread's (the event loop's) alone."""
+    """The most recently used users, bounded in number and bytes; for one thread (the event loop's) only."""
 
     def __init__(self, entries: int = 10_000, size: int = 256_000_000) -> None:
-        self._most_entries, self._most_bytes = entries, size
+        self._max_entries, self._max_bytes = entries, size
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.size = 0
 
@@ -25,7 +25,7 @@ class UserCache:
         return len(self._entries)
 
     def kept(self, name: str) -> tuple[int, User] | None:
-        """The version that is kept, whatever is stored now, and the user as adapted for it."""
+        """The cached version, whatever is stored now, and the user as adapted for it."""
         entry = self._entries.get(name)
         return None if entry is None else (entry.version, entry.user)
 
@@ -43,17 +43,17 @@ class UserCache:
         return entry.user
 
     def put(self, name: str, version: int, user: User) -> None:
-        """Keep a user in place of an older version; the longest unused make room."""
+        """Keep a user in place of an older version; the least recently used make room."""
         old = self._entries.get(name)
-        if old is not None and old.version > version:  # a slow request must not replace what a later one brought
+        if old is not None and old.version > version:  # a slow request must not replace a later one's result
             return
         self.drop(name)
         size = user.nbytes
-        if size > self._most_bytes:
+        if size > self._max_bytes:
             return
         self._entries[name] = _Entry(version, user, size)
         self.size += size
-        while self.size > self._most_bytes or len(self._entries) > self._most_entries:
+        while self.size > self._max_bytes or len(self._entries) > self._max_entries:
             self.drop(next(iter(self._entries)))
 
     def drop(self, name: str) -> None:

@@ -11,13 +11,13 @@ from starlette.types import Message, Receive
 
 from paml.serve.problems import Problem
 
-CALLERS = 10_000  # remembered at most: the longest silent is forgotten, whose bucket is full again anyway
+CALLERS = 10_000  # remembered at most: the longest silent one is forgotten, as its bucket is full again anyway
 BURST_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All limits that are not part of the requests' form."""
+    """All limits that are not part of the request schemas."""
 
     body_bytes: int = 1_000_000
     body_seconds: float = 20.0
@@ -32,7 +32,7 @@ class RateLimiter:
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
-        self._most = max(1.0, per_second * BURST_SECONDS)
+        self._capacity = max(1.0, per_second * BURST_SECONDS)
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, when counted
 
@@ -41,15 +41,15 @@ class RateLimiter:
         if not self._per_second:
             return
         now = self._clock()
-        tokens, counted = self._buckets.pop(caller, (self._most, now))
-        tokens = min(self._most, tokens + (now - counted) * self._per_second)
+        tokens, counted = self._buckets.pop(caller, (self._capacity, now))
+        tokens = min(self._capacity, tokens + (now - counted) * self._per_second)
         admitted = tokens >= 1
         self._buckets[caller] = (tokens - 1 if admitted else tokens, now)
         if len(self._buckets) > CALLERS:
             self._buckets.popitem(last=False)
         if not admitted:
             wait = max(1, math.ceil((1 - tokens) / self._per_second))
-            detail = f"more than {self._per_second:g} requests per second; come again in {wait} s"
+            detail = f"more than {self._per_second:g} requests per second; try again in {wait} s"
             raise Problem(429, detail, headers={"Retry-After": str(wait)})
 
 
@@ -91,7 +91,7 @@ def _too_large(size: int, limits: Limits) -> Problem:
 
 
 def replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """A receive that hands out a body that was read, then whatever comes after it (the caller going away)."""
+    """A receive that returns a body already read, then whatever follows it (such as the caller disconnecting)."""
     pending = True
 
     async def next_message() -> Message:

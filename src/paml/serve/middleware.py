@@ -1,6 +1,6 @@
-"""The door of the service: who may come in, from where, with how much, and what every answer carries.
+"""Checks around every request: who may call, from where, how much and how often, and the headers of every answer.
 
-Outermost of all, so that nothing is parsed, looked up or computed for a request that is refused.
+The outermost layer, so that nothing is parsed, looked up or computed for a request that is refused.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-KEY_SECONDS = 1.0  # a key that was right is not looked up again so soon; a revoked one works no longer than that
+KEY_SECONDS = 1.0  # for which a valid key is not looked up again; a revoked one works no longer than that
 KEYS_REMEMBERED = 1000
 HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")  # a name or an address, perhaps with a port
 ESCAPED = re.compile("%(2[fF]|25)")
@@ -43,7 +43,7 @@ KeyCheck = Callable[[str], Awaitable[str | None]]
 
 
 def routed_path(raw: bytes) -> str:
-    """A path to route by: decoded, but for slashes and percent signs inside segments, which `segment` decodes.
+    """A path to route by: decoded, except for slashes and percent signs inside segments, which `segment` decodes.
 
     So an id may hold a slash, and text that is not UTF-8 is refused instead of becoming another id.
     """
@@ -54,7 +54,7 @@ def routed_path(raw: bytes) -> str:
 
 
 def segment(text: str) -> str:
-    """What a part of a routed path stands for."""
+    """What a part of a routed path means."""
     return ESCAPED.sub(lambda found: "%" if found[1] == "25" else "/", text)
 
 
@@ -69,11 +69,11 @@ class Guard:
         hosts: Collection[str] | None,
         check_key: KeyCheck | None,
     ) -> None:
-        """`hosts`: names to be called by, None for any; `check_key`: a key's name, None where none is asked for."""
+        """`hosts`: accepted host names, None for any; `check_key`: secret -> the key's name, None to ask for no key."""
         self._app, self._metrics, self._limits = app, metrics, limits
         self._hosts, self._check_key = hosts, check_key
         self._rates = RateLimiter(limits.per_second)
-        self._keys: dict[str, tuple[str, float]] = {}  # digest of a key that was right -> its name, until when
+        self._keys: dict[str, tuple[str, float]] = {}  # digest of a valid key -> its name, until when
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,9 +102,9 @@ class Guard:
             await self._app(scope, inner, answer)
         except Problem as problem:
             await problem.response()(scope, receive, answer)
-        except PamlError as error:  # the store does not answer whether a key is right
+        except PamlError as error:  # the store does not answer whether a key is valid
             await of_error(error).response()(scope, receive, answer)
-        except Exception as error:  # noqa: BLE001 - the last line: logged without what the user sent, and answered
+        except Exception as error:  # noqa: BLE001 - the last resort: logged without what the user sent, and answered
             log_error(error, _route(scope))
             if not sent:
                 await Problem(500, "something is wrong with the service, not with the request").response()(
@@ -147,8 +147,8 @@ class Guard:
     async def _check_caller(self, scope: Scope, headers: Headers) -> None:
         """Count the request, then ask for a key where one is needed.
 
-        It counts for the key if that was right before, else for the address, and does so before the store is asked:
-        whoever guesses keys is slow, and keeps neither the store nor those who have one busy.
+        It counts for the key if that was valid before, otherwise for the address, and before the store is asked:
+        whoever guesses keys is slowed down, and burdens neither the store nor those who have a key.
         """
         address, path = f"address {scope['client'][0] if scope.get('client') else 'unknown'}", scope["path"]
         if self._check_key is None or path in OPEN or path.startswith("/static/"):

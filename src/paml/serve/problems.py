@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457, application/problem+json): what is wrong, in which field, what is expected."""
+"""Errors as problem documents (RFC 9457, application/problem+json): what is invalid, which field, what is expected."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from paml.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-SHOWN = 200  # characters of a wrong value that are repeated to the sender
+SHOWN = 200  # characters of an invalid value that are repeated to the sender
 RETRY_SECONDS = 2
 KINDS = {UnknownItem: "unknown-item", UnknownField: "unknown-field", TooManyRatings: "too-many-ratings"}
 
@@ -40,7 +40,7 @@ TITLES = {
 
 
 class Problem(HTTPException):
-    """A request that is answered with an error: status, sentence, and where it applies field, value and expectation."""
+    """A request that is answered with an error: status, sentence and, if any, field, value and expectation."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Problem(HTTPException):
 
 
 def unavailable(detail: str, kind: str | None = None) -> Problem:
-    """The service cannot answer now and says when to come again."""
+    """The service cannot answer now and says when to try again."""
     return Problem(503, detail, kind=kind, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
@@ -109,14 +109,14 @@ def of_validation(errors: list[Any]) -> Problem:
     source, *inside = [str(part) for part in first["loc"]] or ["body"]
     if first["type"] == "json_invalid":
         place = f"at character {inside[0]}" if inside else "somewhere"
-        detail = f"the body is not JSON: {first['ctx'].get('error', 'wrong')} {place}"
+        detail = f"the body is not JSON: {first['ctx'].get('error', 'invalid')} {place}"
         return Problem(400, detail, kind="not-json", field="body", expected="a JSON object")
     field = ".".join(inside) or source
     expected = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return Problem(422, f"'{field}' is missing", field=field, expected="a value", kind="missing")
     if first["type"] == "extra_forbidden":
-        detail = f"'{field}' is not known here; /openapi.json says what is"
+        detail = f"'{field}' is not a known field; /openapi.json lists them"
         return Problem(422, detail, field=field, value=first["input"], expected="no such field", kind="unknown-field")
     detail = f"'{field}': {expected[:1].lower()}{expected[1:]}"
     return Problem(422, detail, field=field, value=first["input"], expected=expected)
@@ -127,7 +127,7 @@ def of_error(error: PamlError) -> Problem:
     match error:
         case StoreUnavailable():
             return unavailable(
-                "the store does not answer; send the request again, a write that was done already does no harm",
+                "the store does not answer; send the request again: repeating a write does no harm",
                 kind="store-unavailable",
             )
         case UnknownUser():

@@ -53,7 +53,7 @@ MaybeNamed = Annotated[list[schemas.Identity] | None, Query(max_length=schemas.M
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What may go wrong, for OpenAPI: what can happen anywhere, and a route's own."""
+    """Possible problems, for OpenAPI: those that can happen anywhere, and a route's own."""
     everywhere = {
         400: "the request cannot be read",
         401: "a key is needed",
@@ -61,8 +61,8 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         413: "the body is too large",
         415: "the body is not JSON",
         422: "a value cannot be used",
-        429: "too many requests; Retry-After says when to come again",
-        503: "not available now; Retry-After says when to come again",
+        429: "too many requests; Retry-After says when to try again",
+        503: "not available now; Retry-After says when to try again",
     }
     return {
         status: {"model": schemas.ProblemOut, "description": everywhere[status]}
@@ -82,7 +82,7 @@ def create_app(run: Run, service: Service) -> FastAPI:
         title="paml",
         summary="A new user rates three things and the answer changes.",
         version=version("paml"),
-        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load their scripts from another site
         redoc_url=None,
         lifespan=lifespan,
     )
@@ -119,7 +119,7 @@ def _add_users(app: FastAPI, service: Service) -> None:
         status_code=204,
         response_class=Response,
         responses=_problems(404, 422),
-        summary="Forget a user: profile, ratings, and what was computed from them",
+        summary="Delete a user: profile, ratings, and what was computed from them",
     )
     async def delete_user(user_id: Name) -> Response:
         try:
@@ -134,20 +134,22 @@ def _add_users(app: FastAPI, service: Service) -> None:
         "/v1/users/{user_id}/ratings",
         response_model=schemas.RatingsOut,
         responses=_problems(404, 413, 415, 422),
-        summary="Add ratings; one of the same item is replaced",
+        summary="Add ratings; earlier ones of the same items are replaced",
     )
     async def add_ratings(user_id: Name, body: schemas.RatingsIn) -> Response:
         ratings = body.as_ratings()
         service.check(NewUser({}, ratings))
         written = await service.stored(lambda store: store.add_ratings(user_id, ratings))
-        return JSONResponse({"id": user_id, "ratings": written.ratings})  # read again, a written rating might get a 503
+        return JSONResponse(
+            {"id": user_id, "ratings": written.ratings}
+        )  # reading again might answer 503 to a stored rating
 
     @app.delete(
         "/v1/users/{user_id}/ratings/{item:path}",
         status_code=204,
         response_class=Response,
         responses=_problems(404, 422),
-        summary="Take a rating back",
+        summary="Remove a rating",
     )
     async def remove_rating(user_id: Name, item: ItemName) -> Response:
         if not await service.stored(lambda store: store.remove_rating(user_id, item)):
@@ -188,7 +190,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         "/v1/users/{user_id}/predictions",
         response_model=schemas.PredictionsOut,
         responses=_problems(404, 422),
-        summary="What a user will think of some items",
+        summary="Predictions for some items",
     )
     async def get_predictions(user_id: Name, item: Named) -> Response:
         scores = await service.of_stored(user_id, lambda user: user.predict(item).tolist())
@@ -214,7 +216,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         "/v1/users/{user_id}/rate-profile",
         response_model=schemas.RateProfileOut,
         responses=_problems(404, 422),
-        summary="A user's learning rate among all users'",
+        summary="A user's learning rate among those of all users",
     )
     async def get_rate_profile(user_id: Name) -> Response:
         rate_profile, group = await service.of_stored(user_id, lambda user: (user.rate_profile(), user.group))
@@ -224,7 +226,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         "/v1/recommend",
         response_model=schemas.RecommendOut,
         responses=_problems(413, 415, 422),
-        summary="The best items for somebody who is not stored",
+        summary="The best items for a user who is not stored",
     )
     async def recommend(body: schemas.RecommendIn) -> Response:
         new_user = NewUser(body.profile, body.as_ratings())
@@ -322,7 +324,7 @@ def _of_http(error: HTTPException) -> Problem:
 
 
 def _describe(app: FastAPI) -> None:
-    """OpenAPI with errors as what they are, application/problem+json, and the key."""
+    """OpenAPI with errors as application/problem+json, which they are, and the key."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -334,7 +336,7 @@ def _describe(app: FastAPI) -> None:
                         if int(status) >= 400 and "application/json" in content:
                             response["content"] = {MEDIA_TYPE: content["application/json"]}
             found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            found["security"] = [{"key": []}, {}]  # on loopback none is needed
+            found["security"] = [{"key": []}, {}]  # on loopback, no key is needed
             app.openapi_schema = found
         return app.openapi_schema
 

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests, checked strictly, and answers, both described for OpenAPI with examples."""
+"""Request and response bodies: requests are checked strictly, both are described for OpenAPI with examples."""
 
 import math
 import re
@@ -19,19 +19,19 @@ PROFILE_FIELDS = 100
 TEXT_LENGTH = 1000
 LIST_LENGTH = 100
 
-UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # what some databases cannot hold, or UTF-8 cannot say
+UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # what some databases cannot store, or UTF-8 cannot encode
 USABLE_PATTERN = "^[^\\x00-\\x1f\\x7f]*$"
 
 
 def usable(text: str) -> str:
-    """The text, if every database can hold it and every client read it."""
+    """The text, if every database can store it and every client can read it."""
     if UNUSABLE.search(text):
         raise ValueError("text without control characters, in valid Unicode")
     return text
 
 
 def _field_value(value: object) -> object:
-    """A profile's or context's value: which one a field takes is the model's to say."""
+    """A profile's or context's value: which of them a field accepts depends on the model."""
     if isinstance(value, str):
         if len(value) > TEXT_LENGTH:
             raise ValueError(f"at most {TEXT_LENGTH} characters")
@@ -81,7 +81,7 @@ ADVICE: dict[str, Any] = {
 
 
 class Request(BaseModel):
-    """A request's body: names that are not known are refused."""
+    """A request's body; unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,7 +113,7 @@ class Rated(Request):
 
 
 class RatingsIn(Rated):
-    """Ratings to add; one of the same item is replaced."""
+    """Ratings to add; earlier ones of the same items are replaced."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"ratings": [RATING, {"item": "2858", "value": 2}]}]}
@@ -123,7 +123,7 @@ class RatingsIn(Rated):
 
 
 class RecommendIn(Rated):
-    """A new user who is not stored, and what is wanted for them."""
+    """A new user who is not stored, and what to recommend to them."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"profile": PROFILE, "ratings": [RATING], "n": 10, "why": 1}]}
@@ -184,7 +184,7 @@ class RatingsOut(Answer):
 
 
 class ReasonOut(Answer):
-    """A rating of the user's own, and by how much it moved the score."""
+    """One of the user's own ratings, and by how much it moved the score."""
 
     item: str
     title: str | None
@@ -207,7 +207,7 @@ class AdviceOut(ScoreOut):
 
 
 class RecommendOut(Answer):
-    """The best items first."""
+    """Recommended items, the best first."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"rate": 0.82, "group": "major", "items": [ADVICE]}]})
 
@@ -217,7 +217,7 @@ class RecommendOut(Answer):
 
 
 class RecommendationsOut(RecommendOut):
-    """The best items of a stored user first."""
+    """Recommended items for a stored user, the best first."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"user": "anna", "rate": 0.82, "group": "major", "items": [ADVICE]}]}
@@ -250,7 +250,7 @@ class QuestionOut(Answer):
 
 
 class RateProfileOut(Answer):
-    """A user's rate among the training users': histograms over `edges`, and the groups of the most similar ones."""
+    """A user's rate among the training users': histograms over `edges`, and the groups of the most similar users."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -335,7 +335,7 @@ class ModelOut(Answer):
 
 
 class StateOut(Answer):
-    """Whether the service is well."""
+    """Whether the service works."""
 
     status: Literal["ok"] = "ok"
 

@@ -25,12 +25,12 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, and by which names to be called there."""
+    """Where to listen, and which host names to accept there."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     names: tuple[str, ...] = ()
-    """Host names besides those of the loopback address, for a proxy that passes them on."""
+    """Host names in addition to those of the loopback address, for a proxy that passes them on."""
 
     @property
     def is_loopback(self) -> bool:
@@ -58,7 +58,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     batch: int = 32
     threads: int = 1
-    """Of the model's products; 0 for one per core. They are small: a second thread mostly waits for the first."""
+    """For the model's products; 0 for one per core. They are small: a second thread mostly waits for the first."""
     log_level: str = "info"
 
 
@@ -83,7 +83,7 @@ def serve(path: Path, options: Options) -> None:
 
 
 def create_guarded(run: Run, service: Service, options: Options) -> Guard:
-    """The whole application: behind a guard that asks for a key, if there is one or others can connect."""
+    """The whole application: behind a guard that asks for a key if there is one, or if others can connect."""
     address = options.address
     with_key = service.has_keys()
     if not address.is_loopback and not with_key:
@@ -103,7 +103,7 @@ def create_guarded(run: Run, service: Service, options: Options) -> Guard:
 
 
 def bind(address: Address) -> socket.socket:
-    """A listening socket; before the model is loaded, so that a port in use is said at once."""
+    """A listening socket; made before the model is loaded, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY; without, answers wait 40 ms for a delayed acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -135,7 +135,7 @@ def _run(app: Guard, listening: socket.socket, options: Options) -> None:
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
-    # The server repeats a signal after it has stopped; it has been obeyed then.
+    # uvicorn raises the signal again after it has stopped; by then it has been obeyed.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda number, frame: None)
     server.run(sockets=[listening])

@@ -21,7 +21,7 @@ STORE_THREADS = 16  # as many as the store keeps connections
 
 
 class Service:
-    """A predictor and a store, joined: who is asked for is read, adapted or found in the cache, and answered."""
+    """A predictor and a store, joined: a requested user is read, adapted or found in the cache, and answered."""
 
     def __init__(self, predictor: Predictor, store: Store, batch: int = 32) -> None:
         self.predictor, self.metrics = predictor, Metrics()
@@ -40,17 +40,17 @@ class Service:
             raise
 
     async def check_ready(self) -> None:
-        """Refuse, if the model's thread has ended or the store does not answer."""
+        """Refuse if the model's thread has ended or the store does not answer."""
         self._batcher.check_alive()
         await self.stored(lambda store: store.ping())
 
     async def of_new_user(self, new_user: NewUser, finish: Callable[[User], T]) -> T:
-        """What is wanted of a user who is not stored."""
+        """The answer for a user who is not stored."""
         _, answer = await self._batcher.run(new_user, finish)
         return answer
 
     async def of_stored(self, name: str, finish: Callable[[User], T]) -> T:
-        """What is wanted of a stored user, as of the newest version that was acknowledged before the request."""
+        """The answer for a stored user, as of the newest version that was acknowledged before the request."""
         kept = self._cache.kept(name)
         if kept is not None:
             answers = await self.stored(lambda store: _answers(store, name, kept, finish))
@@ -62,7 +62,7 @@ class Service:
         return (await self.read_and(name, finish))[1]
 
     async def read_and(self, name: str, finish: Callable[[User], T], *, score: bool = True) -> tuple[StoredUser, T]:
-        """A stored user, and what is wanted of them; without `score` no items are scored ahead."""
+        """A stored user, and the answer for them; without `score` no items are scored in advance."""
         forgotten = self._forgotten
         with self._batcher.coming() as arrive:
             found = await self.stored(lambda store: store.user(name))
@@ -72,7 +72,7 @@ class Service:
             raise UnknownUser("there is no such user", remedy="create them first")
         user = self._cache.get(name, found.version)
         adapted, answer = await self._batcher.run(user or self.new_user_of(found), finish, score=score)
-        if user is None and self._forgotten == forgotten:  # else it may be this user who was deleted meanwhile
+        if user is None and self._forgotten == forgotten:  # otherwise this user may have been deleted meanwhile
             self._cache.put(name, found.version, adapted)
             self.metrics.cached.set(len(self._cache))
             self.metrics.cached_bytes.set(self._cache.size)
@@ -84,13 +84,13 @@ class Service:
         self._cache.drop(name)
 
     def new_user_of(self, found: StoredUser) -> NewUser:
-        """A stored user to adapt, without what the model in use does not know (it may be newer than the ratings)."""
+        """A stored user to adapt, without what the current model does not know (it may be newer than the ratings)."""
         new_user = NewUser(found.profile, found.ratings)
         if self._usable(new_user):
             return new_user
         profile = {name: value for name, value in found.profile.items() if self._usable(NewUser({name: value}))}
         known = [rating for rating in found.ratings if rating.item in self.predictor.catalogue]
-        if self._usable(NewUser({}, known)):  # mostly: items come and go, and one by one takes long
+        if self._usable(NewUser({}, known)):  # the usual case: items come and go; one by one is slow
             return NewUser(profile, known)
         return NewUser(profile, [rating for rating in known if self._usable(NewUser({}, [rating]))])
 
@@ -99,12 +99,12 @@ class Service:
         self.predictor.batch([new_user])
 
     def title(self, item: str) -> str | None:
-        """An item's title, None if the model in use does not know it."""
+        """An item's title, None if the current model does not know it."""
         catalogue = self.predictor.catalogue
         return catalogue.titles[catalogue.row(item)] if item in catalogue else None
 
     def has_keys(self) -> bool:
-        """Whether somebody made a key."""
+        """Whether there is a key."""
         return bool(self._store.keys())
 
     async def key_name(self, secret: str) -> str | None:
@@ -129,9 +129,9 @@ class Service:
 
 
 def _answers(store: Store, name: str, kept: tuple[int, User], finish: Callable[[User], T]) -> list[T]:
-    """What is wanted of an adapted user, if what is stored has not changed since; asked and answered in one thread.
+    """The answer for an adapted user, if what is stored has not changed since; read and answered in one thread.
 
-    So nobody who is known waits for those who are being adapted.
+    So a cached user does not wait for users who are being adapted.
     """
     version, user = kept
     return [finish(user)] if store.version(name) == version else []

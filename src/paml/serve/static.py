@@ -1,4 +1,4 @@
-"""The page's files, read once: a request names one of them or nothing, and never a place in the file system."""
+"""The page's files, read once: a request names one of them, and never a place in the file system."""
 
 import hashlib
 import mimetypes

@@ -1,4 +1,4 @@
-"""What can be seen from outside: Prometheus metrics and an access log, without ids, profiles, ratings or queries."""
+"""What operators see: Prometheus metrics and an access log, without ids, profiles, ratings or queries."""
 
 import logging
 import traceback
@@ -24,7 +24,7 @@ class Metrics:
     """Counters of one service."""
 
     def __init__(self) -> None:
-        # When each counter began: as many lines again, which nobody asks for.
+        # The creation times of counters would double the lines, and nobody asks for them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -49,7 +49,7 @@ class Metrics:
         access_log.info("%s %s %d %.1f ms", method, route, status, 1000 * seconds)
 
     def text(self) -> bytes:
-        """All of it in Prometheus' format."""
+        """All metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
 

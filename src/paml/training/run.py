@@ -167,7 +167,13 @@ class Run:
 
 
 def evaluate(run: str | Path | Run, data: Dataset | str | Path | None = None, split: Split = "test") -> dict[str, Any]:
-    """Evaluate a run, store one row per user in its folder, and return the summary."""
+    """Adapt to every user of a split, score their query rows, and return means over users (see `paml.summarise`).
+
+    `run` is a run or its folder, which gets `rows.parquet` with one row per user. `data` is the data set that it was
+    trained on, needed only if that was moved; `split` is `test`, `validation` or `train`.
+
+    >>> paml.evaluate(run)["mse"]["all"]
+    """
     run = run if isinstance(run, Run) else Run.load(run)
     opened = run.data(data.path if isinstance(data, Dataset) else data)
     rows = run.evaluate(opened, split)

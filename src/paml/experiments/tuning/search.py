@@ -1,11 +1,11 @@
 """The search for settings: which recipe does a method need on this data set? Judged by validation users alone.
 
-    OUT/plan.json     what is searched, with what it was begun
+    OUT/plan.json     what is searched, and what the search was begun with
     OUT/trials.jsonl  what was tried, one line per trial: settings, validation per epoch, how it ended, seconds
     OUT/best.toml     the best trial's settings, a recipe file
     OUT/runs/N        the best trial's run
 
-The log is the search's only memory: before every trial Optuna's study is made anew from it, its sampler seeded by the
+The log is the search's only memory: before every trial Optuna's study is rebuilt from it, its sampler seeded by the
 trial's number. So a killed search that is continued proposes what an uninterrupted one would have proposed. Trials get
 a data set without the targets of test users (`blinding.py`), and the first trial is the starting recipe itself.
 """
@@ -66,7 +66,7 @@ class Budget:
 
 
 class SearchPlan(Settings):
-    """What is searched, and with what it was begun."""
+    """What is searched, and what the search was begun with."""
 
     format: Literal[1] = FORMAT
     source: str
@@ -80,13 +80,13 @@ class SearchPlan(Settings):
 
 
 class Tried(Settings):
-    """The settings of a trial, and what validation users made of them."""
+    """The settings of a trial, and the metric that they reached on validation users."""
 
     trial: int
     validation: float | None
     """None where it diverged."""
     epoch: int | None
-    """The best one, from 1."""
+    """The best epoch, from 1."""
     settings: dict[str, Any]
     """Those that are searched."""
 
@@ -112,7 +112,7 @@ class SearchResult(Settings):
 
 
 class _OutOfTimeError(Exception):
-    """The budget ends within a trial."""
+    """The budget ended within a trial."""
 
 
 def tune(
@@ -128,11 +128,11 @@ def tune(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> SearchResult:
-    """Search better settings of `method` than a recipe's, write them to `out/best.toml`, and return what was found.
+    """Search for settings of `method` that are better than a recipe's; write them to `out/best.toml`.
 
-    The budget is a number of trials (`30`), a time (`"20m"`), or both (`"30,20m"`); it counts what an earlier call
-    did in the same folder. `space` is a TOML file with a search space of your own. Settings, by name or as a
-    mapping, are held fixed.
+    Trials are judged by validation users alone; the first one is the recipe itself. The budget is a number of trials
+    (`30`), a time (`"20m"`), or both (`"30,20m"`), and includes earlier calls in the same folder, which are continued.
+    `space` is a TOML file with your own search space. Settings, by name or as a mapping, are held fixed.
 
     >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
     >>> run = paml.train(data, "reg_paml", found.best_recipe)
@@ -146,7 +146,7 @@ def tune(
     first, end = data.manifest.splits["validation"]
     if first == end:
         remedy = "prepare it with another user_ratio"
-        raise SettingsError("the data set has no validation users, who judge trials", where=data.path, remedy=remedy)
+        raise SettingsError("the data set has no validation users to judge trials by", where=data.path, remedy=remedy)
     folder = Path(out) if out is not None else DEFAULT_FOLDER / f"{data.manifest.source.name}-{method}"
     plan = SearchPlan(
         source=data.manifest.source.name,
@@ -201,7 +201,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class _Search:
-    """Trials, one after the other, each logged when it is whole."""
+    """Trials, one after the other, each logged when it is complete."""
 
     def __init__(self, data: BlindedDataset, folder: Path, plan: SearchPlan, start: Recipe, space: Space) -> None:
         self._data, self._folder, self._plan, self._start, self._space = data, folder, plan, start, space
@@ -209,7 +209,7 @@ class _Search:
         self._trials = read_log(folder / "trials.jsonl")
 
     def run(self, budget: Budget, progress: Progress) -> None:
-        """Trials until the budget ends; one that is cut off by its end is as if it had not been begun."""
+        """Run trials until the budget ends; a trial that is cut off then does not count."""
         spent = sum(trial.seconds for trial in self._trials)
         ends = None if budget.seconds is None else time.monotonic() + budget.seconds - spent
         self._store()
@@ -257,7 +257,7 @@ class _Search:
         return bool(self._trials) and ends is not None and time.monotonic() >= ends
 
     def _run_trial(self, ends: float | None, progress: Progress) -> Trial:
-        """Train with the start's settings, or with those that the study proposes."""
+        """Train with the starting recipe's settings, or with those that the study proposes."""
         number = len(self._trials)
         asked = propose(self._trials, self._space, self._plan.seed, self._start.epochs) if number else None
         values = self._start.model_dump()
@@ -296,7 +296,7 @@ class _Search:
         return min(finished, key=lambda trial: (trial.validation, trial.number), default=None)
 
     def _store(self) -> None:
-        """The log first: what follows from it can be made again."""
+        """Write the log first: everything else can be made from it again."""
         lines = (json.dumps(asdict(trial)) for trial in self._trials)
         write_text(self._folder / "trials.jsonl", "".join(f"{line}\n" for line in lines))
         best = self._best()
@@ -308,7 +308,7 @@ class _Search:
                 shutil.rmtree(run)
 
     def _recipe_text(self, best: Trial) -> str:
-        """The whole recipe, so that the file means the same with later defaults; what was searched comes first."""
+        """The whole recipe, so that the file means the same with later defaults; searched settings come first."""
         plan, first = self._plan, self._trials[0]
         which = f"{plan.method} on {plan.source}, seed {plan.seed}"
         values = build(Recipe, {**self._start.model_dump(), **best.settings}).model_dump(mode="json")
@@ -347,7 +347,7 @@ def _judge(
         assert value is not None  # there are validation users
         history.append(value)
         if asked is None or epoch >= epochs:
-            return  # the start is always trained to its end, and what has come to its end is not cut off
+            return  # the start is always trained to its end, and a trial that has reached its end is not cut off
         asked.report(value, epoch - 1)
         if asked.should_prune():
             raise load_optuna().TrialPruned
@@ -363,5 +363,5 @@ def _tried(trial: Trial) -> Tried:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Choice | list[Choice]]:
-    """Settings as JSON has them."""
+    """Settings as JSON values."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

@@ -49,9 +49,9 @@ COMMON: Space = {
     "embedding_scale": Range(1e-2, 1.0, log=True),
     "item_embedding": Among((8, 16, 32)),
 }
-STEPPED: Space = {"inner_steps": Range(1, 5)}
-FIXED_RATE: Space = STEPPED | {"inner_rate": Range(1e-3, 1.0, log=True)}
-PERSONAL_RATE: Space = STEPPED | {"rate_scale": Range(1e-3, 1.0, log=True)}
+GRADIENT: Space = {"inner_steps": Range(1, 5)}
+FIXED_RATE: Space = GRADIENT | {"inner_rate": Range(1e-3, 1.0, log=True)}
+PERSONAL_RATE: Space = GRADIENT | {"rate_scale": Range(1e-3, 1.0, log=True)}
 MEMORY: Space = {
     "kernel_delta": Range(0.05, 10.0, log=True),
     "neighbours": Range(5, 50),
@@ -97,7 +97,7 @@ def read_space(path: Path) -> Space:
 
 
 def place(name: str, range_: Range | Among, value: Any) -> Choice | None:
-    """A setting's value as the range has it, None where it lies outside."""
+    """A setting's value as it stands in the range, None where it lies outside."""
     if isinstance(range_, Range):
         return value if range_.low <= value <= range_.high else None
     wanted = _accepted(name, value)
@@ -124,16 +124,16 @@ def _parse(name: str, entry: Any) -> Range | Among:
     if keys == {"among"}:
         return _parse_choices(name, entry["among"])
     if not {"low", "high"} <= keys <= {"low", "high", "log"}:
-        wrong = sorted(keys - {"low", "high", "log", "among"})
-        what = f"'{wrong[0]}' of setting '{name}'" if wrong else f"the range of setting '{name}'"
+        unknown = sorted(keys - {"low", "high", "log", "among"})
+        what = f"'{unknown[0]}' of setting '{name}'" if unknown else f"the range of setting '{name}'"
         raise SettingsError(f"{what} is not understood", remedy="give low and high, perhaps log, or among")
     low, high, log = entry["low"], entry["high"], entry.get("log", False)
     if Recipe.model_fields[name].annotation not in (int, float):
         raise SettingsError(f"setting '{name}' is not a number", remedy="write among = [...]")
     low, high = _accepted(name, low), _accepted(name, high)
     if not isinstance(log, bool) or not low < high or (log and low <= 0):
-        remedy = "low must be below high, log be true or false, and a range in logarithms begin above 0"
-        raise SettingsError(f"setting '{name}' has no range from {low:g} to {high:g}", remedy=remedy)
+        remedy = "low must be below high, log true or false, and a logarithmic range must begin above 0"
+        raise SettingsError(f"setting '{name}' cannot range from {low:g} to {high:g}", remedy=remedy)
     return Range(low, high, log)
 
 
@@ -144,10 +144,10 @@ def _parse_choices(name: str, values: Any) -> Among:
     choices = [",".join(map(str, value)) if isinstance(value, list) else value for value in values]
     accepted = [_accepted(name, choice) for choice in choices]
     if any(value in accepted[:number] for number, value in enumerate(accepted)):
-        raise SettingsError(f"setting '{name}' has a choice twice", remedy="keep one of them")
+        raise SettingsError(f"setting '{name}' has the same choice twice", remedy="keep one of them")
     return Among(tuple(choices))
 
 
 def _accepted(name: str, value: Any) -> Any:
-    """A value as the recipe has it, or the recipe's own refusal."""
+    """A value as the recipe parses it, or the recipe's error."""
     return getattr(build(Recipe, {name: value}), name)

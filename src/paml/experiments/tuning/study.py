@@ -1,6 +1,6 @@
 """Trials of a search, and which settings to try next: the one place that knows Optuna.
 
-A study is made of the trials so far whenever the next one is wanted, so that nothing but their log need be kept.
+A study is rebuilt from the trials so far whenever the next one is wanted, so that only their log must be kept.
 """
 
 import json
@@ -18,8 +18,8 @@ from paml.experiments.tuning.space import Among, Range, Space, is_whole, place
 if TYPE_CHECKING:
     import optuna
 
-STARTUP_TRIALS = 5  # that are finished before one is pruned
-KEPT_PERCENT = 75.0  # a trial is pruned that is worse than so many of the finished ones were at the same epoch
+STARTUP_TRIALS = 5  # finished trials before one may be pruned
+KEPT_PERCENT = 75.0  # a trial is pruned if it is worse than this share of the finished ones at the same epoch
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Trial:
     """`finished`, `pruned` (others were better after as many epochs) or `diverged`."""
     validation: float | None
     epoch: int | None
-    """The best one, from 1."""
+    """The best epoch, from 1."""
     settings: dict[str, Any]
     history: list[float]
     """Validation of every epoch."""
@@ -49,7 +49,7 @@ def read_log(path: Path) -> list[Trial]:
         what = f"cannot be read ({error})"
         raise FormatError(what, where=path, remedy="choose another folder", argument="out") from None
     if [trial.number for trial in trials] != list(range(len(trials))):
-        raise FormatError("lacks lines", where=path, remedy="choose another folder", argument="out")
+        raise FormatError("has lines missing", where=path, remedy="choose another folder", argument="out")
     return trials
 
 
@@ -64,7 +64,7 @@ def load_optuna() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Optuna's own log is silent meanwhile: the progress and the log say the same."""
+    """Silence Optuna's own log: the progress and our log say the same."""
     logging = load_optuna().logging
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
@@ -75,7 +75,7 @@ def quiet() -> Iterator[None]:
 
 
 def propose(trials: Sequence[Trial], space: Space, seed: int, epochs: int) -> "optuna.Trial":
-    """The next trial, from a study that is made of the earlier ones; it is not pruned in a third of its epochs."""
+    """The next trial, from a study made of the earlier ones; it is not pruned in its first third of epochs."""
     optuna = load_optuna()
     # TPE over all settings at once sees that, say, larger batches want a larger rate.
     sampler = optuna.samplers.TPESampler(
@@ -83,18 +83,18 @@ def propose(trials: Sequence[Trial], space: Space, seed: int, epochs: int) -> "o
         multivariate=True,
         constant_liar=False,
     )
-    # Patient, as first epochs tell little: the median from the second epoch on ended a near copy of the best trial.
+    # Patient, as first epochs say little: a median pruner from the second epoch on ended a near copy of the best trial.
     pruner = optuna.pruners.PercentilePruner(KEPT_PERCENT, STARTUP_TRIALS, max(1, epochs // 3))
     study = optuna.create_study(direction="minimize", sampler=sampler, pruner=pruner)
     distributions = {name: _distribution(name, range_) for name, range_ in space.items()}
     for trial in trials:
-        # of the start's settings some may lie outside of the space: the study does not learn of those
+        # some of the start's settings may lie outside the space: the study does not learn from those
         placed = {name: place(name, space[name], value) for name, value in trial.settings.items()}
         inside = {name: value for name, value in placed.items() if value is not None}
         finished = trial.state == "finished"
         study.add_trial(
             optuna.create_trial(
-                # a diverged one as pruned, so that the sampler learns to stay away
+                # a diverged trial counts as pruned, so that the sampler learns to stay away
                 state=optuna.trial.TrialState.COMPLETE if finished else optuna.trial.TrialState.PRUNED,
                 value=trial.validation if finished else None,
                 params=inside,
@@ -106,7 +106,7 @@ def propose(trials: Sequence[Trial], space: Space, seed: int, epochs: int) -> "o
 
 
 def _distribution(name: str, range_: Range | Among) -> Any:
-    """A range as Optuna has it."""
+    """A range as an Optuna distribution."""
     distributions = load_optuna().distributions
     if not isinstance(range_, Range):
         return distributions.CategoricalDistribution(range_.choices)

@@ -1,8 +1,8 @@
-"""A comparison's figures: which there are, their titles and captions, SVG and PDF of each.
+"""A comparison's figures: their titles and captions, and each as SVG and PDF.
 
 accuracy   how good the entries are
 behaviour  how they behave: rates, embeddings, few ratings, training, cost
-material   what figures are drawn from
+material   the data that figures are drawn from
 style      how they look and are written
 """
 
@@ -43,7 +43,7 @@ FIGURES: dict[str, _Kind] = {
         accuracy.comparison,
     ),
     "boxes_enlarged": _Kind(
-        "Users' errors, enlarged", f"{_BOX}; users beyond the whiskers are left out.", accuracy.boxes_enlarged
+        "Users' errors, enlarged", f"{_BOX}; users beyond the whiskers are not shown.", accuracy.boxes_enlarged
     ),
     "boxes": _Kind("Users' errors, all users", f"{_BOX}; dots: the users beyond.", accuracy.boxes),
     "violins": _Kind(
@@ -54,14 +54,14 @@ FIGURES: dict[str, _Kind] = {
     "clicks": _Kind("All metrics", "Mean over seeds; the strokes are the standard deviation.", accuracy.clicks),
     "calibration": _Kind(
         "Calibration",
-        "Share of clicks that was predicted and observed, in tenths of the predictions, freed of the training's"
-        " weights; on the dashed line they agree.",
+        "Predicted and observed share of clicks, by tenths of the predictions, corrected for the training weights;"
+        " on the dashed line they agree.",
         accuracy.calibration,
     ),
     "rates": _Kind(
         "Learning rates of major and minor users",
         f"Distribution over users of the rate each method gives them, {_GROUPS}; methods with one rate for all are"
-        " left out.",
+        " excluded.",
         behaviour.rates,
     ),
     "embeddings": _Kind(
@@ -80,7 +80,9 @@ FIGURES: dict[str, _Kind] = {
     ),
     "by_group": _Kind("Users by their profile", accuracy.by_group_caption, accuracy.by_group),
     "items": _Kind(
-        "Known and new items", "Query rows on items that training users met (full) and did not (open).", accuracy.items
+        "Known and new items",
+        "Query rows on items that training users interacted with (filled) and did not (open).",
+        accuracy.items,
     ),
     "learning": _Kind(
         "Learning curves",
@@ -97,7 +99,7 @@ FIGURES: dict[str, _Kind] = {
     ),
     "failure": _Kind(
         "A failure case",
-        f"Learning rates with the outer rate {behaviour.FAILING_RATE:g}, beside the ordinary one: {_GROUPS}.",
+        f"Learning rates with the outer rate {behaviour.FAILING_RATE:g}, beside the usual one: {_GROUPS}.",
         behaviour.failure,
     ),
 }
@@ -118,7 +120,7 @@ def figures(folder: Path, results: Results) -> dict[str, Figure]:
 
 
 def save_figures(drawn: dict[str, Figure], folder: Path) -> None:
-    """Write figures/NAME.svg and figures/NAME.pdf, and remove those of an earlier report that are no more."""
+    """Write figures/NAME.svg and figures/NAME.pdf, and remove those of an earlier report that are gone now."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in drawn.items():
         for suffix, content in (("svg", figure.svg.encode()), ("pdf", figure.pdf)):

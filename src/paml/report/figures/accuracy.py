@@ -59,7 +59,7 @@ def boxes(material: Material) -> Canvas | None:
 
 
 def boxes_enlarged(material: Material) -> Canvas | None:
-    """The same, as far as the whiskers reach."""
+    """The same, up to the whiskers."""
     return _boxes(material, whole=False)
 
 
@@ -93,7 +93,7 @@ def _box(axes: Axes, y: int, entry: DrawnEntry, value_U: np.ndarray, whole: bool
         return low, high
     beyond_U = value_U[(value_U < low) | (value_U > high)]
     if len(beyond_U):
-        step = float(np.ptp(value_U)) / 400  # what cannot be told apart is drawn once
+        step = float(np.ptp(value_U)) / 400  # points that cannot be told apart are drawn once
         seen = np.unique(np.round(beyond_U / step)) * step
         style.dots(axes, np.column_stack([seen, np.full(len(seen), float(y))]), entry.colour, 1.8, 0.7)
     return float(value_U.min()), float(value_U.max())
@@ -141,7 +141,7 @@ def kernel_density(value_U: np.ndarray, x_G: np.ndarray) -> np.ndarray:
 
 
 def items(material: Material) -> Canvas | None:
-    """The headline metric on items that training users met, and on new ones."""
+    """The headline metric on items that training users interacted with, and on new ones."""
     found = material.results.items
     shown: dict[DrawnEntry, tuple[float, float]] = {}
     for entry in material.entries:
@@ -162,11 +162,11 @@ def items(material: Material) -> Canvas | None:
             style.mark(dot, f"{entry.label}, {kind} items: {value:.4f}")
     _fit(axes, [value for pair in shown.values() for value in pair])
     axes.set_xlabel(material.unit)
-    signs = [
+    handles = [
         axes.plot([], [], "o", color=INK, markerfacecolor=face, markersize=6, markeredgewidth=1.4)[0]
         for face in (INK, PAPER)
     ]
-    style.legend(axes, signs, ["items that training users met", "new items"])
+    style.legend(axes, handles, ["known items", "new items"])
     return figure
 
 
@@ -193,13 +193,13 @@ def by_group(material: Material) -> Canvas | None:
             one = found.values[value][entry.name]
             if one.mean is not None:
                 (dot,) = axes.plot([one.mean], [k], entry.marker, color=entry.colour, markersize=6.5)
-                told = f"{one.mean:.4f}, {count(one.users, 'user')}"
-                style.mark(dot, f"{entry.label}, {found.field} {value}: {told}")
+                value_text = f"{one.mean:.4f}, {count(one.users, 'user')}"
+                style.mark(dot, f"{entry.label}, {found.field} {value}: {value_text}")
                 edges.append(one.mean)
     _fit(axes, edges)
     axes.set_xlabel(material.unit)
-    signs = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
-    style.legend(axes, signs, [style.shortened(entry.label) for entry in shown])
+    handles = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
+    style.legend(axes, handles, [style.shortened(entry.label) for entry in shown])
     return figure
 
 
@@ -233,7 +233,7 @@ def clicks(material: Material) -> Canvas | None:
         found = [material.summary(entry, metric.name) for entry in shown]
         mean_E = np.array([one.mean for one in found])
         deviations = [one.deviation for one in found]
-        start = 0.5 if metric.better == "higher" and mean_E.min() >= 0.5 else 0.0  # what chance brings a ranking
+        start = 0.5 if metric.better == "higher" and mean_E.min() >= 0.5 else 0.0  # the chance level of a ranking
         for k, (entry, deviation) in enumerate(zip(shown, deviations, strict=True)):
             if side == 0:
                 style.name_row(axes, k, entry.label)
@@ -281,7 +281,7 @@ def calibration(material: Material) -> Canvas | None:
 def calibration_curve(
     p_N: np.ndarray, label_N: np.ndarray, weights: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean prediction and share of clicks in tenths of equal size; predictions are freed of the weights first.
+    """Mean prediction and share of clicks in tenths of equal size; predictions are first corrected for the weights.
 
     Trained with weights w0 (not clicked) and w1 (clicked), q = w1 p / (w1 p + w0 (1 - p)) is predicted; so
     p = w0 q / (w0 q + w1 (1 - q)).

@@ -27,7 +27,7 @@ def rates(material: Material) -> Canvas | None:
 
 
 def failure(material: Material) -> Canvas | None:
-    """The paper's failure case beside the ordinary one: a larger outer rate."""
+    """The paper's failure case, a larger outer rate, beside the usual one."""
     by_name = {entry.name: entry for entry in material.present()}
     for method in by_name:
         for variant, settings in material.variants_of(method).items():
@@ -105,7 +105,7 @@ def embeddings(material: Material) -> Canvas | None:
 
 
 def _placed(users: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Places in the plane, centred, and which users are minor ones; the first users only, where there are many."""
+    """Positions in the plane, centred, and which users are minor; only the first users where there are many."""
     from sklearn.manifold import TSNE  # slow to import
 
     users = users.sort("seed", "user").filter(pl.col("seed") == pl.col("seed").min()).head(EMBEDDED)
@@ -120,7 +120,7 @@ def _placed(users: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _plane(vector_UH: np.ndarray) -> np.ndarray:
-    """The two main directions, small, as t-SNE's start; a second one of nothing where users differ in one only."""
+    """The first two principal components, scaled down, as t-SNE's start; the second is 0 if there is only one."""
     centred_UH = vector_UH - vector_UH.mean(0)
     left_UK, size_K, _ = np.linalg.svd(centred_UH, full_matrices=False)
     plane_U2 = np.zeros((len(vector_UH), 2))
@@ -131,10 +131,10 @@ def _plane(vector_UH: np.ndarray) -> np.ndarray:
 
 
 def shots(material: Material) -> Canvas | None:
-    """The headline metric by the number of ratings that are known."""
+    """The headline metric by the number of known ratings."""
     found, target = material.results.shots, material.results.plan.data.target
     what = "ratings" if target == "rating" else "events"
-    return _curves(material, found.values, found.means, f"{what} of the user that are known")
+    return _curves(material, found.values, found.means, f"known {what} of the user")
 
 
 def activity(material: Material) -> Canvas | None:
@@ -159,8 +159,8 @@ def _curves(
         points = [(k, mean) for k, mean in enumerate(means[entry.name]) if mean is not None]
         x_K, y_K = [k for k, _ in points], [mean for _, mean in points]
         (line,) = axes.plot(x_K, y_K, color=entry.colour, marker=entry.marker, markersize=4, linewidth=1.5)
-        told = ", ".join(f"{names[k]}: {mean:.4f}" for k, mean in points)
-        style.mark(line, f"{entry.label}; {told}")
+        values = ", ".join(f"{names[k]}: {mean:.4f}" for k, mean in points)
+        style.mark(line, f"{entry.label}; {values}")
         ends.append((float(x_K[-1]), y_K[-1], entry.label, entry.colour))
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.2, len(names) - 0.8)
@@ -170,7 +170,7 @@ def _curves(
 
 
 def _cut(axes: Axes, values: Sequence[float]) -> None:
-    """Limits that let the crowd be told apart, whatever a single curve does."""
+    """Limits at which most curves can be told apart, whatever a single one does."""
     low, crowd, high = (float(value) for value in np.quantile(values, [0, 0.9, 1]))
     high = min(high, crowd + 1.5 * (crowd - low)) if crowd > low else high
     room = 0.06 * (high - low) or 0.05
@@ -293,13 +293,13 @@ def _log_axis(axes: Axes, values: list[float]) -> None:
 
 
 def _plain(value: float) -> str:
-    """0.0005, 5e−06: as short as it goes."""
+    """0.0005, 5e−06: as short as possible."""
     text = f"{value:.3g}".replace("e-0", "e-").replace("-", "−")
     return "0" if text in ("−0", "0") else text
 
 
 def _number(value: object) -> float | None:
-    """A setting as a number: settings may have come as text."""
+    """A setting as a number: settings may be text."""
     try:
         return float(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a comparison's figures are drawn from: its results and frames, and each entry's name, colour and sign."""
+"""What a comparison's figures are drawn from: its results and frames, and each entry's name, colour and marker."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +34,7 @@ class DrawnEntry:
 
 @dataclass(frozen=True)
 class Material:
-    """Results and frames of a comparison; a frame that is not there is empty."""
+    """Results and frames of a comparison; a missing frame is empty."""
 
     results: Results
     frames: dict[str, pl.DataFrame]
@@ -71,11 +71,11 @@ class Material:
         return f"{metric.label} ({metric.better} is better)"
 
     def frame(self, name: str) -> pl.DataFrame:
-        """A frame; without columns where there is none."""
+        """A frame; a missing one has no columns."""
         return self.frames.get(name, pl.DataFrame())
 
     def present(self, frame: str = "rows") -> list[DrawnEntry]:
-        """The entries that a frame has rows of."""
+        """The entries that have rows in a frame."""
         rows = self.frame(frame)
         names = set(rows["method"].unique()) if "method" in rows.columns else set()
         return [entry for entry in self.entries if entry.name in names]
@@ -86,7 +86,7 @@ class Material:
         return next((entry for entry in self.entries if entry.name == best), None)
 
     def few(self, among: list[DrawnEntry]) -> list[DrawnEntry]:
-        """What one panel can hold: the best baseline and the methods; variants as far as there is room."""
+        """What fits into one panel: the best baseline, the methods, and variants if there is room."""
         baseline = self.best_baseline()
         learned = sorted((entry for entry in among if entry.learned), key=lambda entry: entry.kind)
         first = [entry for entry in among if baseline is not None and entry.name == baseline.name]
@@ -104,7 +104,7 @@ class Material:
         return per_user(of_method(self.frame("rows"), entry.name, self.results.plan.headline.name))
 
     def rates(self, entry: DrawnEntry) -> tuple[np.ndarray, np.ndarray]:
-        """Learning rates of major and of minor users, in all seeds; nothing where a training has one for all users."""
+        """Learning rates of major and of minor users, in all seeds; empty where a training has one for all users."""
         nobody = np.zeros(0)
         rows = self.frame("rows")
         if "rate" not in rows.columns:

@@ -1,7 +1,7 @@
-"""How figures look and how they are written: one width, one colour per entry, SVG that fits light and dark pages.
+"""How figures look and how they are stored: one width, one colour per entry, SVG that fits light and dark pages.
 
 Ink and paper are sentinel colours: on paper they are what they say, in SVG they become the page's own colours. What a
-mark stands for is its `<title>`, which browsers show when one points at it.
+mark means is its `<title>`, which browsers show when the pointer is on it.
 """
 
 import io
@@ -175,13 +175,13 @@ def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
         )
 
 
-def legend(place: Axes | Canvas, signs: Sequence[Artist], names: Sequence[str]) -> None:
-    """What signs mean, in a line: above axes, or at the top of a figure."""
+def legend(place: Axes | Canvas, handles: Sequence[Artist], names: Sequence[str]) -> None:
+    """A legend in one line: above axes, or at the top of a figure."""
     where: dict[str, Any] = {"loc": "upper left"}
     if isinstance(place, Axes):
         where = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
     place.legend(
-        signs,
+        handles,
         names,
         **where,
         ncols=len(names),
@@ -196,20 +196,21 @@ def legend(place: Axes | Canvas, signs: Sequence[Artist], names: Sequence[str]) 
 
 
 def group_key(place: Axes | Canvas) -> None:
-    """major users grey, minor users in the entry's colour."""
+    """A legend: major users in grey, minor users in the entry's colour."""
     grey = Rectangle((0, 0), 1, 1, facecolor=INK, alpha=0.28)
     coloured = Rectangle((0, 0), 1, 1, facecolor=METHOD_COLOURS["reg_paml"], alpha=0.85)
     legend(place, [grey, coloured], ["major users", "minor users (in colour)"])
 
 
-def shortened(name: str, most: int = 21) -> str:
-    """A name that fits beside a curve: without what is in brackets, its beginning and its end."""
-    bare = name.partition(" (")[0] if len(name) > most else name
-    return bare if len(bare) <= most else f"{bare[: most // 2 - 1].rstrip(' ,')}…{bare[-(most // 2) :].lstrip(' ,')}"
+def shortened(name: str, max_length: int = 21) -> str:
+    """A name that fits beside a curve: if too long, without what is in brackets, then its beginning and its end."""
+    bare = name.partition(" (")[0] if len(name) > max_length else name
+    half = max_length // 2
+    return bare if len(bare) <= max_length else f"{bare[: half - 1].rstrip(' ,')}…{bare[-half:].lstrip(' ,')}"
 
 
 def spread_out(wanted_K: np.ndarray, gap: float) -> np.ndarray:
-    """Ascending places, at least a gap apart and nearest to the wanted ones; within 0 to 1 where there is room."""
+    """Ascending places near the wanted ones, at least a gap apart; within 0 to 1 where there is room."""
     from scipy.optimize import isotonic_regression  # slow to import
 
     if not len(wanted_K):
@@ -235,7 +236,7 @@ def dots(axes: Axes, point_N2: np.ndarray, colour: str, size: float, alpha: floa
 
 
 def mark(artist: Artist, meaning: str) -> None:
-    """Say what an artist stands for."""
+    """Say what an artist means."""
     artist.set_gid(f"mark:{meaning}")
 
 
@@ -250,7 +251,7 @@ def svg_text(figure: Canvas, name: str, title: str) -> str:
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = text.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     text = re.sub(r' (d|x|y)="[^"]*"', lambda found: _rounded(found[0]), text)
-    text = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>\s*", "", text)  # it would speak for the whole page
+    text = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>\s*", "", text)  # it would apply to the whole page
     text = re.sub(r"(font: [\d.]+px|font-family:) [^;\"]*", rf"\1 {_FONTS}", text)
     text = text.replace(INK, "currentColor").replace(PAPER, "var(--paper, #fff)")
     text = _explain(text, name)

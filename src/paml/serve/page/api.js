@@ -5,10 +5,10 @@ import { session } from "./storage.js";
 const PATIENCE = 10; // seconds that a busy server may ask us to wait
 const TRIES = 3;
 const SILENCE =
-  "The server does not answer. What you have rated so far is stored; see whether the server is running and try again.";
+  "The server does not answer. What you have rated so far is stored; check that the server is running, and try again.";
 const REMEDIES = {
-  429: (told) => `That was too fast for this server (${told}). Wait a moment and try again.`,
-  503: (told) => `The server cannot store or read ratings at the moment (${told}). Try again soon.`,
+  429: (detail) => `That was too fast for this server (${detail}). Wait a moment and try again.`,
+  503: (detail) => `The server cannot store or read ratings at the moment (${detail}). Try again soon.`,
 };
 
 /** Something the visitor should read; `status` 0 means that there was no answer at all. */
@@ -19,7 +19,7 @@ export class Trouble extends Error {
   }
 }
 
-/** Ask the service. Busy servers are asked again: all our requests may be repeated. */
+/** Send a request. A busy server is asked again: all our requests may be repeated. */
 export async function ask(method, path, body) {
   for (let tried = 1; ; tried += 1) {
     const answer = await sent(method, path, body);
@@ -46,7 +46,7 @@ async function sent(method, address, body) {
 
 async function troubleOf(answer) {
   const problem = await answer.json().catch(() => ({}));
-  const told = problem.detail || problem.title || `The server answered ${answer.status} and gave no reason.`;
+  const detail = problem.detail || problem.title || `The server answered ${answer.status} and gave no reason.`;
   const remedy = REMEDIES[answer.status] ?? ((text) => text.charAt(0).toUpperCase() + text.slice(1));
-  return new Trouble(answer.status, remedy(told));
+  return new Trouble(answer.status, remedy(detail));
 }

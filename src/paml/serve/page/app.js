@@ -21,13 +21,13 @@ const NEWS_SECONDS = 8;
 let scale, topTen, rated, finder, form; // of this server's model, made once by `begin`
 let profile = {};
 let rates = null;
-let fading = 0; // the timer that takes news away again
-let latest = 0; // answers to older questions are not shown
+let fading = 0; // the timer that hides the news again
+let latest = 0; // answers to older requests are not shown
 let line = Promise.resolve(); // changes are sent one after the other: the last one wins
 
 const mine = (...parts) => path("users", visitor(), ...parts);
 
-/** Do something; if it fails, say so in words and offer to do it again. */
+/** Do something; if it fails, say so and offer to try again. */
 async function attempt(work) {
   try {
     const result = await work();
@@ -57,7 +57,7 @@ const inTurn = (work) => (line = line.then(() => attempt(work)));
 async function begin() {
   const model = await ask("GET", path("model"));
   if (!scale) build(model);
-  await meet();
+  await loadVisitor();
   byId("main").removeAttribute("aria-busy");
   await Promise.all([refresh(), finder.search()]);
 }
@@ -73,8 +73,8 @@ function build(model) {
   if (scale.clicks) document.querySelector("h1").textContent = "Answer three, and the list changes.";
 }
 
-/** Find what this visitor has rated before, or make the visitor known. */
-async function meet() {
+/** Load what this visitor has rated before, or create the visitor. */
+async function loadVisitor() {
   const introduction = () => ask("PUT", mine(), { profile: {} });
   const stored = isNew()
     ? await introduction()
@@ -188,19 +188,19 @@ async function introduce(said) {
   await refresh("With your profile");
 }
 
-/** Send a change; a server that has forgotten this visitor is told again who it is. */
+/** Send a change; if the server no longer knows this visitor, create the visitor again. */
 async function known(method, address, body) {
   try {
     return await ask(method, address, body);
   } catch (error) {
     if (error.status !== 404) throw error;
-    if (method === "DELETE") return null; // what is not there need not be removed
+    if (method === "DELETE") return null; // what does not exist need not be removed
     await ask("PUT", mine(), { profile });
     return ask(method, address, body);
   }
 }
 
-/** All controls of an item show its stored value: also the one whose change failed. */
+/** All controls of an item show its stored value, even if a change has failed. */
 function showEverywhere(item) {
   const controls = document.querySelectorAll(`:is(fieldset, .number)[data-item="${CSS.escape(item)}"]`);
   for (const control of controls) show(control, rated.valueOf(item));
@@ -213,10 +213,10 @@ async function forget() {
     forgetVisitor();
     topTen.reset();
     forgetQuestion();
-    await meet();
+    await loadVisitor();
     await Promise.all([refresh(), finder.search()]);
     byId("jump").hidden = true;
-    byId("news").textContent = "Everything about you is deleted. This is a fresh start.";
+    byId("news").textContent = "Everything about you has been deleted. This is a fresh start.";
     byId("top").focus();
   });
 }
@@ -225,6 +225,6 @@ byId("forget").addEventListener("click", forget);
 new ResizeObserver(drawRateProfile).observe(document.querySelector("#rate figure"));
 new IntersectionObserver(([seen]) => {
   byId("jump").classList.toggle("away", !seen.isIntersecting);
-  if (seen.isIntersecting) byId("jump").hidden = true; // what was to be told has been seen
+  if (seen.isIntersecting) byId("jump").hidden = true; // the news has been seen
 }).observe(byId("items"));
 attempt(begin);

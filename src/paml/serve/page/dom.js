@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
 
-/** An element with attributes (false and null are left out, on* are listeners) and children. */
+/** An element with attributes (false and null are omitted, on* are listeners) and children. */
 export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -14,7 +14,7 @@ export function drawn(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** A symbol of the page, which says nothing to those who do not see it. */
+/** A symbol of the page, hidden from screen readers. */
 export function symbol(name) {
   return drawn("svg", { "aria-hidden": "true", focusable: "false" }, drawn("use", { href: `#${name}` }));
 }

@@ -1,4 +1,4 @@
-// The search for titles, with the best-known ones where nothing is searched.
+// The search for titles; without a search text, the best-known ones.
 
 import { ask, path } from "./api.js";
 import { byId, element } from "./dom.js";
@@ -8,7 +8,7 @@ import { count, nameOf } from "./format.js";
 const SHOWN = 6;
 const PAUSE = 150; // milliseconds after the last key
 
-/** The search; `valueOf(item)` is what the visitor gave, `rate(entry, value)` is called with what the visitor gives. */
+/** The search; `valueOf(item)` is the visitor's rating, `rate(entry, value)` is called with a new one. */
 export class Finder {
   constructor(scale, valueOf, rate, attempt) {
     Object.assign(this, { scale, valueOf, rate });
@@ -34,14 +34,15 @@ export class Finder {
   }
 
   row(entry) {
-    const known = element("span", { class: "known" }, count(entry.ratings, this.scale.clicks ? "impression" : "rating"));
+    const noun = this.scale.clicks ? "impression" : "rating";
+    const known = element("span", { class: "known" }, count(entry.ratings, noun));
     const control = ratingControl(this.scale, entry, this.valueOf(entry.item), (value) => this.rate(entry, value));
     return element("li", {}, element("span", { class: "name" }, nameOf(entry), known), control);
   }
 }
 
 function describe(text, found) {
-  if (!text) return "The best-known ones";
-  if (!found) return `Nothing is called “${text}”. A part of the title is enough.`;
+  if (!text) return "The best-known titles";
+  if (!found) return `No title matches “${text}”. Part of a title is enough.`;
   return found > SHOWN ? `The ${SHOWN} best-known of many` : `${count(found, "title")} found`;
 }

@@ -1,15 +1,15 @@
-// The form on the visitor, made from the model's own profile fields.
+// The form about the visitor, made from the model's profile fields.
 
 import { element } from "./dom.js";
 import { label } from "./format.js";
 
-const MAX_FIELDS = 8; // more are there on request
+const MAX_FIELDS = 8; // more are shown on request
 const MAX_OPTIONS = 40; // more are typed, with suggestions
 const MAX_SUGGESTED = 500;
-const UNSAID = "not said";
+const UNSET = "not given";
 const inOrder = new Intl.Collator("en", { numeric: true });
 
-/** The form with one control per field; `changed(profile)` is called when something was said or taken back. */
+/** The form with one control per field; `changed(profile)` is called when something was entered or removed. */
 export class ProfileForm {
   constructor(form, fields, changed) {
     Object.assign(this, { form, fields });
@@ -35,25 +35,26 @@ function control(field, value) {
 }
 
 function parts(kind, id, values, value) {
-  if (kind === "numeric") return [element("input", { id, type: "number", step: "any", value, placeholder: UNSAID })];
+  if (kind === "numeric") return [element("input", { id, type: "number", step: "any", value, placeholder: UNSET })];
   if (kind === "multi") return [several(id, values, value)];
   if (values.length > MAX_OPTIONS) return typed(id, values, value);
-  const unsaid = element("option", { value: "" }, UNSAID);
-  return [element("select", { id }, unsaid, ...options(values.toSorted(inOrder.compare), [value]))];
+  const unset = element("option", { value: "" }, UNSET);
+  return [element("select", { id }, unset, ...options(values.toSorted(inOrder.compare), [value]))];
 }
 
 function options(values, chosen) {
-  const marked = chosen.map(String); // other programs may have stored a number
+  const marked = chosen.map(String); // another client may have stored a number
   return values.map((value) => element("option", { value, selected: marked.includes(value) }, value));
 }
 
 function typed(id, values, value) {
-  const input = element("input", { id, list: `${id}-values`, value, placeholder: UNSAID, maxlength: 200 });
+  const input = element("input", { id, list: `${id}-values`, value, placeholder: UNSET, maxlength: 200 });
   return [input, element("datalist", { id: `${id}-values` }, ...options(values.slice(0, MAX_SUGGESTED), []))];
 }
 
 function several(id, values, chosen = []) {
-  if (!values.length) return element("input", { id, value: chosen.join(", "), placeholder: `${UNSAID}; with commas` });
+  const hint = `${UNSET}; separate by commas`;
+  if (!values.length) return element("input", { id, value: chosen.join(", "), placeholder: hint });
   const shown = options(values.slice(0, MAX_SUGGESTED), chosen);
   return element("select", { id, multiple: true, size: Math.min(values.length, 4) }, ...shown);
 }

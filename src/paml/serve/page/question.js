@@ -1,4 +1,4 @@
-// The next question: the title whose rating would tell most about the visitor.
+// The next question: the title whose rating would say most about the visitor.
 
 import { byId, element } from "./dom.js";
 import { ratingControl } from "./rating.js";
@@ -13,7 +13,7 @@ const CLICKS = { ask: "Would you click on", refuse: "Another", hint: "Arrow keys
 
 let asked = null;
 
-/** Show a question, or nothing if there is none; one that is shown already stays as it is. */
+/** Show a question, or nothing if there is none; a question already shown stays as it is. */
 export function askQuestion(scale, question, rate, skip) {
   const card = byId("question");
   const focused = card.contains(document.activeElement);
@@ -30,7 +30,7 @@ export function askQuestion(scale, question, rate, skip) {
   if (focused) title.focus({ preventScroll: true });
 }
 
-/** Ask the next question anew, even if it is the same. */
+/** Show the next question again, even if it is the same. */
 export function forgetQuestion() {
   asked = null;
 }

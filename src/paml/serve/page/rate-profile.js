@@ -12,7 +12,7 @@ const GROUPS = { major: "common profiles (major)", minor: "unusual profiles (min
 /** Whether there is something to draw: some methods give everyone the same rate. */
 const differs = ({ major, minor }) => major.filter((number, k) => number + minor[k] > 0).length > 1;
 
-/** A paragraph on the visitor's rate. */
+/** A paragraph about the visitor's rate. */
 export function rateProfileText(profile) {
   const rate = element("strong", {}, rounded(profile.rate));
   if (!differs(profile)) return [rate, ": this method gives everyone the same rate."];
@@ -80,13 +80,13 @@ function ticks(low, high, x, width) {
   });
 }
 
-/** What the two colours stand for, and of how many users. */
+/** What the two colours mean, and for how many users. */
 export function legend(profile) {
   const parts = Object.entries(GROUPS).map(([name, words]) => {
     const colour = element("i", { "aria-hidden": "true" });
     return element("span", { class: name }, colour, `${words}, ${count(sum(profile[name]), "user")}`);
   });
-  return element("figcaption", {}, ...parts, element("span", { class: "soft" }, "each group by its own share"));
+  return element("figcaption", {}, ...parts, element("span", { class: "soft" }, "shares within each group"));
 }
 
 function table({ edges, major, minor }) {

@@ -1,4 +1,4 @@
-// What the visitor has rated: the newest first, each to be changed or taken back.
+// What the visitor has rated: the newest first, each can be changed or removed.
 
 import { byId, element, symbol } from "./dom.js";
 import { ratingControl } from "./rating.js";
@@ -28,7 +28,7 @@ export class RatedList {
     return this.values.get(item);
   }
 
-  /** Begin with these ratings, the last one the newest. */
+  /** Begin with these ratings, the newest last. */
   replace(ratings) {
     this.values.clear();
     this.rows.clear();
@@ -59,7 +59,7 @@ export class RatedList {
 
   newRow(entry, value) {
     const control = ratingControl(this.scale, entry, value, (chosen) => this.change.rate(entry, chosen));
-    const name = `Remove the ${this.scale.clicks ? "answer on" : "rating of"} ${nameOf(entry)}`;
+    const name = `Remove the ${this.scale.clicks ? "answer for" : "rating of"} ${nameOf(entry)}`;
     const attributes = { type: "button", class: "icon", "aria-label": name, title: "Remove" };
     const remove = element("button", { ...attributes, onclick: () => this.change.remove(entry) }, symbol("cross"));
     const title = element("span", { class: "name" }, nameOf(entry));
@@ -71,6 +71,6 @@ export class RatedList {
     byId("own").hidden = this.size === 0;
     byId("own-title").textContent = this.scale.clicks ? "Your answers" : "Your ratings";
     byId("all-ratings").hidden = this.size <= SHOWN;
-    byId("all-ratings").textContent = this.all ? "Show the newest only" : `Show all ${count(this.size, "rating")}`;
+    byId("all-ratings").textContent = this.all ? "Show only the newest" : `Show all ${count(this.size, "rating")}`;
   }
 }

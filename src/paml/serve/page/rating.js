@@ -3,11 +3,11 @@
 import { element, symbol } from "./dom.js";
 import { nameOf } from "./format.js";
 
-let controls = 0; // radio inputs belong together by name
+let controls = 0; // radio inputs are grouped by name
 
 /**
  * A control for one item; `send(value)` is called when a value is chosen. A click, a digit and Enter choose at once;
- * arrow keys pass over values that nobody meant, so they wait for Enter, or until the focus leaves if `onLeave`.
+ * arrow keys pass over unintended values, so they wait for Enter or, if `onLeave`, until the focus leaves.
  */
 export function ratingControl(scale, entry, current, send, { onLeave = true } = {}) {
   if (scale.values === null) return numberControl(scale, entry, current, send);

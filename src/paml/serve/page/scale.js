@@ -1,4 +1,4 @@
-// What a rating is on this server: which values there are, and how values and scores are said.
+// What a rating is on this server: its possible values, and how values and scores are written.
 
 import { percent, rounded } from "./format.js";
 

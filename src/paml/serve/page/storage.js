@@ -1,9 +1,9 @@
 // What this browser keeps: the visitor's id and skipped questions for good, a server's key until the tab is closed.
 
-const MAX_SKIPPED = 100; // they travel in an address, which must not grow without end
+const MAX_SKIPPED = 100; // they are sent in a URL, which must not grow without limit
 
-/** A browser's storage under our own prefix; where it is forbidden, memory that lasts as long as the page. */
-function cupboard(kind) {
+/** A browser's storage under our own prefix; where it is blocked, memory that lasts as long as the page. */
+function storageOf(kind) {
   const memory = new Map();
   const real = () => {
     try {
@@ -29,10 +29,10 @@ function cupboard(kind) {
   };
 }
 
-const local = cupboard("localStorage");
-export const session = cupboard("sessionStorage");
+const local = storageOf("localStorage");
+export const session = storageOf("sessionStorage");
 
-/** Whether this browser has been here before. */
+/** Whether this browser is here for the first time. */
 export const isNew = () => local.get("visitor") === null;
 
 /** The visitor's random id, made at the first visit. */

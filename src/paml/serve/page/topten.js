@@ -1,4 +1,4 @@
-// The top ten: rows that stay the same elements when the order changes, so that one can watch them move.
+// The top ten: rows that stay the same elements when the order changes, so that people can watch them move.
 
 import { byId, element, symbol } from "./dom.js";
 import { ratingControl } from "./rating.js";
@@ -6,7 +6,7 @@ import { count, listed, nameOf } from "./format.js";
 
 const DURATION = 550; // milliseconds
 
-/** The list; `rate(entry, value)` is called when a title of it is rated. */
+/** The list; `rate(entry, value)` is called when one of its titles is rated. */
 export class TopTen {
   constructor(list, scale, rate) {
     this.list = list;
@@ -95,13 +95,13 @@ function moveOf(item, place, before) {
 function because(scale, found) {
   const main = found.find((reason) => reason.effect > 0);
   if (main) return ["Because of ", element("q", {}, nameOf(main)), " ", given(scale, main.value)];
-  if (found.length) return ["In spite of ", element("q", {}, nameOf(found[0])), " ", given(scale, found[0].value)];
+  if (found.length) return ["Despite ", element("q", {}, nameOf(found[0])), " ", given(scale, found[0].value)];
   return [invitation(scale)];
 }
 
 const invitation = (scale) => (scale.clicks ? "Would you click on it?" : "Seen it?");
 
-/** What a visitor gave: "5 ★" to the eye, "rated 5 of 5" to the ear. */
+/** A visitor's rating: "5 ★" on the screen, "rated 5 of 5" for screen readers. */
 export function given(scale, value) {
   if (scale.clicks) return element("span", { class: "given" }, value > 0 ? "clicked" : "not clicked");
   const shown = element("span", { "aria-hidden": "true" }, scale.short(value), symbol("star"));
@@ -110,10 +110,10 @@ export function given(scale, value) {
 }
 
 function reasons(scale, found) {
-  const most = Math.max(...found.map((reason) => Math.abs(reason.effect)));
+  const largest = Math.max(...found.map((reason) => Math.abs(reason.effect)));
   return found.map((reason) => {
     const bar = element("span", { class: reason.effect < 0 ? "bar less" : "bar", "aria-hidden": "true" }, element("i"));
-    bar.firstChild.style.setProperty("--height", most > 0 ? Math.abs(reason.effect) / most : 0);
+    bar.firstChild.style.setProperty("--height", largest > 0 ? Math.abs(reason.effect) / largest : 0);
     const name = element("span", { class: "name" }, nameOf(reason), " ", given(scale, reason.value));
     return element("li", {}, name, bar, element("span", { class: "effect" }, scale.effect(reason.effect)));
   });
@@ -127,5 +127,5 @@ function changes(before, items) {
   if (items.length && before[0] !== items[0].item) parts.push(`${nameOf(items[0])} is now first`);
   if (fresh) parts.push(`${count(fresh, "title")} ${fresh === 1 ? "is" : "are"} new`);
   if (moved) parts.push(`${moved} changed places`);
-  return parts.length ? `${listed(parts)}.` : "the order stays.";
+  return parts.length ? `${listed(parts)}.` : "the order stays the same.";
 }

@@ -17,12 +17,12 @@ from paml.errors import SettingsError
 from paml.serve.store.schema import keys
 
 _ALL = select(keys.c.name, keys.c.digest)
-PREFIX = "paml_"  # so that a leaked key is found by those who search for leaked keys
+PREFIX = "paml_"  # so that scanners for leaked keys find it
 
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key; not the key."""
+    """What is known about a key, without its secret."""
 
     name: str
     created: datetime

@@ -1,6 +1,6 @@
-"""A database behind one door: SQLite or PostgreSQL, durable when a write returns, and trouble as `StoreUnavailable`.
+"""One interface to SQLite and PostgreSQL: durable when a write returns, and failures as `StoreUnavailable`.
 
-Nothing is remembered about a database that went away: each call tries anew, so the store is back when the database is.
+Nothing is remembered about a database that went away: each call tries again, so the store is back when the database is.
 """
 
 import os
@@ -39,7 +39,7 @@ KNOWN = "sqlite:///FILE or postgresql://USER@HOST/DATABASE expected"
 
 
 class Database:
-    """Three doors: `glancing` for one statement, `reading` sees one moment, `writing` is durable when it is left."""
+    """Three kinds of access: `glancing` (one statement), `reading` (of one moment), `writing` (durable at its end)."""
 
     def __init__(self, url: str) -> None:
         parsed = _parse(url)
@@ -82,11 +82,11 @@ class Database:
         with self._trouble(), self._my_turn(), self._writer.begin() as connection:
             opened = connection.connection.info.get("file")
             yield connection
-        if self._file and _identity(self._file) != opened:  # committed into a file that is nobody's any more
+        if self._file and _identity(self._file) != opened:  # committed into a file that no longer has a name
             raise self._unavailable("the database file was removed or replaced")
 
     def forget(self) -> None:
-        """Empty SQLite's log, where deleted rows stand until it is moved to the file; a long reader delays that."""
+        """Empty SQLite's log, where deleted rows stay until it is moved to the file; a long reader delays that."""
         if self._file:
             with self._trouble(), self._my_turn(), self._engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA busy_timeout=1000")  # other writers are waiting
@@ -111,7 +111,7 @@ class Database:
 
     @contextmanager
     def _trouble(self) -> Iterator[None]:
-        """The database's trouble as ours; faults of our own statements stay what they are."""
+        """Failures of the database as `StoreUnavailable`; errors in our own statements are raised as they are."""
         try:
             yield
         except NoFreeConnection:
@@ -124,7 +124,7 @@ class Database:
             raise self._unavailable(_reason(error)) from error
 
     def _unavailable(self, reason: str) -> StoreUnavailable:
-        return StoreUnavailable(f"the database does not serve ({reason})", where=self.where, remedy="try again soon")
+        return StoreUnavailable(f"the database is not available ({reason})", where=self.where, remedy="try again soon")
 
 
 def file_url(file: Path) -> str:

@@ -6,7 +6,7 @@ metadata = MetaData()
 
 schema = Table("paml_schema", metadata, Column("version", Integer, nullable=False))
 
-# Versions come from one counter for all users, so that a user who is deleted and comes back never meets an old version:
+# Versions come from one counter for all users, so that a user who is deleted and comes back never has an old version:
 # a sequence in PostgreSQL (writers do not wait for each other), one row in SQLite (which has one writer anyway).
 versions = Sequence("paml_versions")
 counter = Table("paml_counter", MetaData(), Column("value", BigInteger, nullable=False))

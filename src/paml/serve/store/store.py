@@ -55,11 +55,11 @@ class Change(NamedTuple):
 
     version: int
     ratings: int
-    """How many they are, of the transaction that wrote."""
+    """How many the user has, as of the transaction that wrote."""
 
 
 class Store:
-    """Users, ratings and keys; every method is one transaction, and `StoreUnavailable` where the database fails."""
+    """Users, ratings and keys; every method is one transaction, and raises `StoreUnavailable` if the database fails."""
 
     def __init__(self, database: Database, *, max_ratings: int = MAX_RATINGS) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class Store:
         sequence = database.kind == "postgresql"
         insert = postgresql.insert if sequence else sqlite.insert
         self._draw = select(versions.next_value()) if sequence else _RAISE
-        # In PostgreSQL drawn when the user's row is locked and not before, so that versions of a user only rise.
+        # In PostgreSQL drawn only once the user's row is locked, so that the versions of a user only increase.
         version = versions.next_value() if sequence else bindparam("drawn")
         of_user = users.c.id == bindparam("user")
         self._change_user = (
@@ -76,8 +76,8 @@ class Store:
         new = insert(users)
         self._put_user = new.on_conflict_do_update(index_elements=["id"], set_={"profile": new.excluded.profile})
         row = insert(ratings_table)
-        told = {name: row.excluded[name] for name in ("value", "context", "version")}
-        self._put_ratings = row.on_conflict_do_update(index_elements=["number", "item"], set_=told)
+        values = {name: row.excluded[name] for name in ("value", "context", "version")}
+        self._put_ratings = row.on_conflict_do_update(index_elements=["number", "item"], set_=values)
 
     @classmethod
     def open(cls, url: str, *, max_ratings: int = MAX_RATINGS) -> Self:
@@ -107,7 +107,7 @@ class Store:
         with self._database.writing() as connection:
             drawn = connection.execute(self._draw).scalar_one()
             connection.execute(self._put_user, {"number": drawn, "id": user, "profile": text, "version": drawn})
-            number, _ = self._change(connection, user)  # drawn again now that the row is ours: versions only rise
+            number, _ = self._change(connection, user)  # drawn again now that the row is ours: versions only increase
         return bool(number == drawn)
 
     def user(self, user: str) -> StoredUser | None:
@@ -119,12 +119,12 @@ class Store:
             if found is None:
                 return None
             rows = connection.execute(_RATINGS, {"number": found.number}).all()
-        # Most ratings have no context: reading JSON is most of the time here.
+        # Most ratings have no context, and parsing JSON takes most of the time here.
         rated = tuple(Rating(item, value, json.loads(text) if text != "{}" else {}) for item, value, text in rows)
         return StoredUser(json.loads(found.profile), rated, found.version)
 
     def version(self, user: str) -> int | None:
-        """The user's version alone, for those who have the rest; None if there is no such user."""
+        """The user's version alone, for callers who have the rest; None if there is no such user."""
         if not _storable(user):
             return None
         with self._database.glancing() as connection:
@@ -191,7 +191,7 @@ class Store:
             return keys.check(connection, secret)
 
     def _change(self, connection: Connection, user: str) -> tuple[int, int]:
-        """Give the user a new version, which keeps other writers of this user waiting; their number and version."""
+        """Give the user a new version, which makes other writers of this user wait; their number and version."""
         found = None
         if _storable(user):
             drawn = {"drawn": connection.execute(_RAISE).scalar_one()} if self._draw is _RAISE else {}
@@ -215,7 +215,9 @@ def _json(values: Mapping[str, Any], what: str) -> str:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:  # a half of a surrogate pair is a ValueError as well
         shown = ascii(dict(values))
-        raise InputError(f"the {what} is no JSON ({error})", field=what, value=shown, expected="plain values") from None
+        raise InputError(
+            f"the {what} is not JSON ({error})", field=what, value=shown, expected="plain values"
+        ) from None
     if len(text) > MAX_JSON:
         expected = f"at most {MAX_JSON:,} characters as JSON"
         raise InputError(f"the {what} is too long", field=what, value=text, expected=expected)
@@ -223,7 +225,7 @@ def _json(values: Mapping[str, Any], what: str) -> str:
 
 
 def _check_text(text: str, field: str, max_length: int) -> None:
-    """Refuse what one of the databases could not hold, so that moving from one to the other loses nothing."""
+    """Refuse what one of the databases could not store, so that moving from one to the other loses nothing."""
     if not 0 < len(text) <= max_length:
         expected = f"1 to {max_length} characters"
         raise InputError(
