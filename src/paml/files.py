@@ -76,11 +76,13 @@ def read_table(path: Path, columns: Iterable[str], remedy: str) -> pl.DataFrame:
     return table
 
 
-def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The object in one of our own JSON files; a missing, damaged or foreign one is a FormatError."""
+def read_json(path: Path, remedy: str, *, missing: FormatError | None = None) -> dict[str, Any]:
+    """The object in a JSON file of our own; a missing (raises `missing`), damaged or foreign one is a FormatError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
+        if missing is not None and isinstance(error, FileNotFoundError):
+            raise missing from None
         raise FormatError(f"cannot be read ({error.strerror or error})", where=path, remedy=remedy) from None
     except (ValueError, RecursionError):
         raise FormatError("is not JSON", where=path, remedy=remedy) from None

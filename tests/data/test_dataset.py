@@ -85,9 +85,9 @@ def test_an_edited_manifest_is_refused(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read"),
-        ("[]", "has format None"),
-        ('{"format": 99}', "has format 99, expected 2"),
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"format": 99}', "is of format 99, and this version reads format 2"),
         ('{"format": 2}', "created_by"),
     ],
 )

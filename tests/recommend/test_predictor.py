@@ -197,7 +197,7 @@ def test_a_run_of_another_version_or_with_other_items_is_refused(run: paml.Run, 
         paml.load(copy).adapt()
     settings = copy / "settings.json"
     settings.write_text(settings.read_text().replace('"format": 4', '"format": 3'))
-    with pytest.raises(paml.FormatError, match="is a run of format 3, expected 4; train again"):
+    with pytest.raises(paml.FormatError, match="is of format 3, and this version reads format 4; train again"):
         paml.load(copy)
 
 

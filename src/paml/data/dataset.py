@@ -25,6 +25,7 @@ from paml.data.protocol import Protocol
 from paml.data.schema import Field, Kind, Schema
 from paml.data.vocabulary import EncodedColumn, Encoder
 from paml.errors import FormatError
+from paml.files import as_model, read_json
 from paml.settings import Settings
 
 FORMAT = 2
@@ -63,7 +64,7 @@ class Manifest(Settings):
     `notes`, which are only text; the seal covers everything, so that any edit is noticed.
     """
 
-    format: int
+    format: int = FORMAT
     created_by: str
     fingerprint: str
     seal: str
@@ -244,23 +245,8 @@ def _file_digest(path: Path) -> str:
 
 def _read_manifest(path: Path) -> Manifest:
     remedy = "give a folder made by 'paml data prepare'"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError("no such prepared data set", where=path.parent, remedy=remedy) from None
-    except OSError as error:
-        raise FormatError(f"cannot be read ({error.strerror or error})", where=path, remedy=remedy) from None
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"cannot be read ({error})", where=path, remedy=remedy) from None
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else None
-        raise FormatError(f"has format {found!r}, expected {FORMAT}", where=path, remedy=PREPARE_AGAIN)
-    try:
-        manifest = Manifest.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"'{key}': {first['msg']}", where=path, remedy=PREPARE_AGAIN) from None
+    missing = FormatError("no such prepared data set", where=path.parent, remedy=remedy)
+    manifest = as_model(Manifest, read_json(path, remedy, missing=missing), path, PREPARE_AGAIN)
     if manifest.computed_fingerprint() != manifest.fingerprint or manifest.computed_seal() != manifest.seal:
         raise FormatError("fingerprint mismatch: the manifest was edited", where=path, remedy=PREPARE_AGAIN)
     return manifest

@@ -11,7 +11,6 @@ RUN/resume/              the state of an unfinished training
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Schema
 from paml.errors import FormatError
 from paml.evaluation.scoring import Split, evaluate_ensemble, summarise
-from paml.files import write_table, write_text
+from paml.files import as_model, read_json, write_table, write_text
 from paml.methods.learner import Ensemble
 from paml.methods.registry import build_ensemble
 from paml.network.build import DataShape
@@ -192,25 +191,9 @@ def evaluate(run: str | Path | Run, data: Dataset | str | Path | None = None, sp
 
 def read_settings(path: Path) -> RunSettings:
     """The settings of a run folder."""
-    remedy = "give a folder made by 'paml train'"
-    file = path / "settings.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError("no such run", where=path, remedy=remedy) from None
-    except OSError as error:
-        raise FormatError(f"cannot be read ({error.strerror or error})", where=file, remedy=remedy) from None
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"cannot be read ({error})", where=file, remedy=remedy) from None
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else None
-        raise FormatError(f"is a run of format {found!r}, expected {FORMAT}", where=file, remedy="train again")
-    try:
-        return RunSettings.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"'{key}': {first['msg']}", where=file, remedy="train again") from None
+    file, remedy = path / "settings.json", "give a folder made by 'paml train'"
+    missing = FormatError("no such run", where=path, remedy=remedy)
+    return as_model(RunSettings, read_json(file, remedy, missing=missing), file, "train again")
 
 
 def write_settings(path: Path, settings: RunSettings) -> None:
