@@ -164,6 +164,7 @@ def test_factorisation_is_neutral_for_users_and_items_without_ratings() -> None:
     assert bias == pytest.approx(factors.scale * factors.user_UF[:200, 8], abs=1e-4)
 
 
+@pytest.mark.slow  # threads wait for each other in a loop, which costs minutes on busy cores
 def test_factorisation_does_not_depend_on_threads() -> None:
     columns, threads = known_ratings(np.random.default_rng(2)), torch.get_num_threads()
     results = []

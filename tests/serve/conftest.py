@@ -15,6 +15,7 @@ import pytest
 
 import paml
 from paml.serve.service import Service
+from paml.serve.store import database
 from paml.serve.store.store import Store
 from serve.serving import Server, free_port
 from waiting import PATIENCE
@@ -111,6 +112,13 @@ def new_url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> NewUrl
 @pytest.fixture
 def url(new_url: NewUrl) -> str:
     return new_url()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that wait as long as a test does: on a busy machine a queue of writers is slow, and that is no fault."""
+    monkeypatch.setattr(database, "PATIENCE", PATIENCE)
+    monkeypatch.setitem(database.POOL, "pool_timeout", PATIENCE)
 
 
 @pytest.fixture

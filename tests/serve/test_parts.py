@@ -206,7 +206,8 @@ def test_rates_are_limited_per_caller_and_callers_are_forgotten() -> None:
         RateLimiter(0).admit("a")
 
 
-def test_guessing_keys_burdens_neither_the_store_nor_those_who_have_a_key() -> None:
+def test_guessing_keys_burdens_neither_the_store_nor_those_who_have_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paml.serve.middleware.KEY_SECONDS", PATIENCE)
     asked: list[str] = []
 
     async def check(secret: str) -> str | None:

@@ -197,6 +197,7 @@ def test_ratings_per_user_are_limited_all_or_none(url: str) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_concurrent_writers_do_not_exceed_the_limit(url: str) -> None:
     store = Store.open(url, max_ratings=10)
     store.put_user("ann", {})
@@ -217,6 +218,7 @@ def test_concurrent_writers_do_not_exceed_the_limit(url: str) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_many_writers_and_readers_lose_nothing(store: Store, url: str) -> None:
     """32 threads over two stores, as two workers have them: overlapping items and users, in opposite orders."""
     other = Store.open(url)
@@ -252,6 +254,7 @@ def test_many_writers_and_readers_lose_nothing(store: Store, url: str) -> None:
     other.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_version_belongs_to_one_state_while_others_write_and_delete(store: Store) -> None:
     """What the cache relies on: the same version, the same ratings, whoever reads it and whenever."""
     states: dict[int, object] = {}
@@ -290,6 +293,7 @@ def test_a_version_belongs_to_one_state_while_others_write_and_delete(store: Sto
     assert len(states) > 10
 
 
+@pytest.mark.usefixtures("patient")
 def test_creating_at_the_same_time_creates_once(new_url: NewUrl) -> None:
     """Also the tables: four workers open an empty database together."""
     url = new_url()

@@ -165,7 +165,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_
     for wrong, message in (
         ({"device": "warp"}, "device 'warp' cannot be used"),
         ({"head": "click"}, "does not fit"),
-        ({"hidden": (10**7, 10**7)}, "cannot be built"),
+        ({"hidden": (10**12, 10**12)}, "cannot be built"),
     ):
         with pytest.raises(SettingsError, match=message):
             paml.train(world, "paml", out=tmp_path / "run", **wrong)  # type: ignore[arg-type]
