@@ -162,7 +162,7 @@ def test_demo_runs_twice(tmp_path: Path) -> None:
         done = run_process("demo", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "item + user bias" in done.stdout
-        assert "no predictor can have a smaller MSE than 0.469" in done.stdout
+        assert "no predictor can have a lower MSE than 0.469" in done.stdout
         assert "report: paml-demo/comparison/report.html" in done.stdout
 
 
