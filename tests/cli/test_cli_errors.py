@@ -2,21 +2,19 @@
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import paml
+from commands import run
 
 SOURCE = Path(paml.__file__).parent
 LIBRARY = [path for path in sorted(SOURCE.rglob("*.py")) if path.relative_to(SOURCE).parts[0] not in {"cli", "report"}]
 
 
 def complaint(*arguments: object, cwd: Path) -> str:
-    command = [sys.executable, "-m", "paml", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    done = run(*arguments, cwd=cwd)
     assert done.returncode == 1
     return done.stderr.splitlines()[-1]
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,8 +19,8 @@ import paml
 from docs.examples import BLOCKS, Block
 from realdata import real_file
 from smalltables import write_tables
+from waiting import wait_until
 
-TIMEOUT = 280
 ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -71,7 +70,6 @@ class Session:
             env={**os.environ, "PATH": f"{self._programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=TIMEOUT,
             check=False,
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
@@ -105,11 +103,10 @@ class Session:
         with log.open("wb") as out:
             server = self._stack.enter_context(subprocess.Popen(command, cwd=self._folder, stdout=out, stderr=out))
         self._stack.callback(server.terminate)
-        until = time.monotonic() + 120
-        while not (found := re.search(r"serving at (http://\S+:\d+)", log.read_text())):
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.1)
+        told = r"serving at (http://\S+:\d+)"
+        wait_until(lambda: re.search(told, log.read_text()) or server.poll() is not None)
+        found = re.search(told, log.read_text())
+        assert found, log.read_text()
         self._address = found[1]
 
     def _program(self, name: str, text: str) -> None:

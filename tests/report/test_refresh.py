@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 import paml
 from paml.analysis.plan import cell_folder, read_plan
@@ -36,6 +37,7 @@ def test_a_report_needs_no_torch(ratings: Path, tmp_path: Path) -> None:
     assert read_results(folder).table == read_results(ratings).table
 
 
+@pytest.mark.usefixtures("without_pdf")
 def test_finished_cells_are_gathered_in_the_order_of_the_plan(ratings: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(ratings, tmp_path / "OUT")
     before = read_results(folder)

@@ -92,6 +92,7 @@ def test_the_digest_ignores_comments(file: Path) -> None:
     assert recipe_digest(file) != before
 
 
+@pytest.mark.usefixtures("without_pdf")
 def test_a_comparison_detects_changed_content(world: paml.Dataset, file: Path, tmp_path: Path) -> None:
     settings = {"epochs": 1, "embedding_size": 4}
     out = tmp_path / "out"
