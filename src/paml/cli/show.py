@@ -123,9 +123,10 @@ def _setting(value: Any) -> str:
 
 def settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
     """Every setting with its default and description."""
-    defaults = settings().model_dump(mode="json")
+    usual = settings()
+    defaults = usual.model_dump(mode="json")  # some settings are not written where they have their default
     return {
-        name: {"default": defaults[name], "description": field.description}
+        name: {"default": defaults.get(name, getattr(usual, name)), "description": field.description}
         for name, field in settings.model_fields.items()
     }
 

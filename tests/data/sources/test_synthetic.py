@@ -1,3 +1,4 @@
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,53 @@ def test_users_are_drawn_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     users = data.users().collect()["user"]
     assert len(users) >= 390
     assert users.n_unique() == len(users)
+
+
+def test_dials_at_their_defaults_give_the_world_that_is_older_than_them(tmp_path: Path) -> None:
+    assert synthetic.SyntheticSettings().model_dump_json() == (
+        '{"users":2000,"items":500,"target":"rating","median_rows":28.0,"world":0}'
+    )
+    data = paml.prepare("synthetic", out=tmp_path / "a", users=200, items=60)
+    rows = np.stack([data.array("item").astype(np.int64), np.rint(data.array("target")).astype(np.int64)])
+    assert hashlib.sha256(rows.tobytes()).hexdigest()[:16] == "9ace4a7ad1fe5fba"
+    given = paml.prepare("synthetic", out=tmp_path / "b", users=200, items=60, minor_distance=1, minor_spread=1)
+    assert given.fingerprint == data.fingerprint
+    for dial in synthetic.DIALS:
+        other = paml.prepare("synthetic", out=tmp_path / dial, users=200, items=60, **{dial: 2})
+        assert other.fingerprint != data.fingerprint
+        assert other.manifest.source.settings[dial] == 2
+
+
+def test_distance_scales_what_rare_values_contribute() -> None:
+    def strength(distance: float) -> np.ndarray:
+        settings = synthetic.SyntheticSettings(minor_distance=distance)
+        return np.linalg.norm(synthetic._make_world(settings, np.random.default_rng(0)).tastes["zip"], axis=1)
+
+    equal, usual, far = strength(0), strength(1), strength(4)
+    assert equal[0] == usual[0] == far[0]  # the most common value
+    assert far[-50:] == pytest.approx(usual[-50:] * 13 / 4, rel=0.02)  # 0.1 + 0.3 * 4 instead of 0.1 + 0.3
+    assert usual[-50:] == pytest.approx(equal[-50:] * 4, rel=0.02)
+
+
+def test_spread_is_the_ratio_of_personal_parts(tmp_path: Path) -> None:
+    def ratio(spread: float) -> float:
+        """Minor users' standard deviation of mean ratings relative to that of major users."""
+        settings = {"users": 1500, "median_rows": 200, "minor_distance": 0, "minor_spread": spread}
+        data = paml.prepare("synthetic", out=tmp_path / str(spread), settings=settings)
+        of_user = data.interactions().group_by("user").agg(pl.col("target").cast(pl.Float64).mean()).sort("user")
+        mean_U = of_user.collect()["target"]
+        minor_U = data.users().collect()["group"] == "minor"
+        return float(mean_U.filter(minor_U).std() / mean_U.filter(~minor_U).std())  # type: ignore[operator,arg-type]
+
+    assert ratio(1) == pytest.approx(1, abs=0.15)
+    assert ratio(4) > 2
+    assert ratio(0.25) < 0.5
+
+
+def test_minor_users_of_the_world_are_those_of_the_protocol(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=20_000, items=20, median_rows=4)
+    world = synthetic._make_world(synthetic.SyntheticSettings(items=20), np.random.default_rng(0))
+    users = data.users().collect()
+    position = {name: {value: k for k, value in enumerate(values)} for name, values in world.values.items()}
+    codes = {name: users[name].replace_strict(position[name]).to_numpy() for name in synthetic.RATING_PROFILE}
+    assert np.mean(synthetic._is_minor(codes, world) == (users["group"] == "minor").to_numpy()) > 0.95

@@ -2,19 +2,21 @@
 
 Profiles are skewed (a few common values, a long tail); a user's taste is the sum of the contributions of the profile's
 values and a personal part, and rare values contribute larger vectors, so that unusual profiles have unusual tastes.
+Two dials say how unlike minor users are: in what their profiles tell about their tastes, and in what only they know.
 Items differ in quality and popularity, and users tend to interact with items they like. Ratings and clicks are drawn
 with known noise: the best reachable error is known, and is recorded for the query rows of the test users.
 
 Legend: U users of a chunk, I items, D taste dimensions, N interactions of a chunk.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field as Described
+from pydantic import Field as Described, SerializerFunctionWrapHandler, model_serializer
 
 from paml.data.schema import CLICK_WEIGHTS, Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
@@ -25,6 +27,8 @@ CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of worki
 TINY = np.finfo(np.float32).tiny
 INVALID_PROFILES = 0.015  # share of users with a blank or impossible profile value
 RATING_NOISE = 0.75
+PERSONAL_SD = 0.45  # of the personal part of a taste, in each dimension
+DIALS = ("minor_distance", "minor_spread")
 
 AGES = {"25": 0.35, "35": 0.20, "18": 0.18, "45": 0.09, "50": 0.08, "56": 0.06, "12": 0.04}
 WIDE_FIELDS = {"occupation": 21, "zip": 200, "state": 40, "country": 12}  # number of values, Zipf-distributed
@@ -45,6 +49,19 @@ class SyntheticSettings(Settings):
     target: Literal["rating", "click"] = Described("rating", description="ratings from 1 to 5, or clicks")
     median_rows: float = Described(28.0, ge=2, le=1e6, description="median number of interactions per user")
     world: int = Described(0, ge=0, description="seed of the world itself; `seed` is the seed of the splits")
+    minor_distance: float = Described(
+        1.0, ge=0, le=100, description="how far rare profile values move tastes; at 0 no farther than common ones"
+    )
+    minor_spread: float = Described(
+        1.0, gt=0, le=100, description="personal part of minor users' tastes relative to that of major users"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_untouched_dials(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without dials at their defaults: that world is older than the dials, and keeps its fingerprint."""
+        values: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in values.items() if name not in DIALS or value != fields[name].default}
 
 
 @dataclass(frozen=True)
@@ -110,7 +127,8 @@ def _make_world(settings: SyntheticSettings, rng: np.random.Generator) -> _World
     tastes = {}
     for name in profile:
         rarity = 1.0 - chances[name] / chances[name].max()  # 0 for the most common value, towards 1 for rare ones
-        tastes[name] = rng.normal(size=(len(rarity), TASTE_DIMENSIONS + 1)) * (0.1 + 0.3 * rarity[:, None])
+        strength = 0.1 + 0.3 * settings.minor_distance * rarity
+        tastes[name] = rng.normal(size=(len(rarity), TASTE_DIMENSIONS + 1)) * strength[:, None]
     quality_I = rng.normal(size=settings.items)
     rank_I = np.empty(settings.items)
     rank_I[np.argsort(-quality_I - rng.normal(scale=1.5, size=settings.items))] = np.arange(1, settings.items + 1)
@@ -163,7 +181,8 @@ def _draw_users(
 ) -> dict[str, pl.DataFrame]:
     """One chunk: profiles, and interactions with each row's best reachable loss."""
     codes = {name: rng.choice(len(world.values[name]), size=count, p=world.chances[name]) for name in world.tastes}
-    taste_UD1: np.ndarray = rng.normal(scale=0.45, size=(count, TASTE_DIMENSIONS + 1))
+    taste_UD1: np.ndarray = rng.normal(scale=PERSONAL_SD, size=(count, TASTE_DIMENSIONS + 1))
+    taste_UD1 *= settings.minor_spread ** np.where(_is_minor(codes, world), 0.5, -0.5)[:, None]
     for name, table in world.tastes.items():
         taste_UD1 += table[codes[name]]
     appeal_UI = np.asarray(taste_UD1[:, :-1] @ world.item_taste_ID.T, dtype=np.float32)
@@ -184,6 +203,15 @@ def _draw_users(
         }
     )
     return {"users": _profiles(world, codes, start, count, rng), "interactions": interactions}
+
+
+def _is_minor(codes: dict[str, np.ndarray], world: _World) -> np.ndarray:
+    """Users with at most two common values, by the chances of values (the protocol counts users), (U)."""
+    common_UF = [
+        codes[name] < (1 if (size := len(world.values[name])) == 2 else math.ceil(0.3 * size)) for name in codes
+    ]
+    minor_U: np.ndarray = np.sum(common_UF, axis=0) <= 2
+    return minor_U
 
 
 def _draw_choices(
