@@ -97,10 +97,10 @@ def rates(rows: pl.DataFrame, name: str) -> str:
     return f"{by_seed['m'].mean():.3f} ± {by_seed['s'].mean():.3f}"
 
 
-def error(rows: pl.DataFrame, name: str) -> float:
-    """The MSE, a mean over users and then over seeds."""
+def error(rows: pl.DataFrame, name: str, metric: str = "mse") -> float:
+    """The metric, a mean over users and then over seeds."""
     chosen = rows.filter(pl.col("method") == name)
-    return float(chosen.group_by("seed").agg(pl.col("mse").mean())["mse"].mean())  # type: ignore[arg-type]
+    return float(chosen.group_by("seed").agg(pl.col(metric).mean())[metric].mean())  # type: ignore[arg-type]
 
 
 def both(rows: pl.DataFrame, minor: pl.DataFrame, name: str) -> str:
