@@ -23,12 +23,12 @@ from paml.data.sources.base import LoadRequest, RawData
 from paml.settings import Settings
 
 TASTE_DIMENSIONS = 8
+PERSONAL_SD = 0.45  # of the personal part of a taste, in each dimension
+DIALS = ("minor_distance", "minor_spread")
 CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of working memory
 TINY = np.finfo(np.float32).tiny
 INVALID_PROFILES = 0.015  # share of users with a blank or impossible profile value
 RATING_NOISE = 0.75
-PERSONAL_SD = 0.45  # of the personal part of a taste, in each dimension
-DIALS = ("minor_distance", "minor_spread")
 
 AGES = {"25": 0.35, "35": 0.20, "18": 0.18, "45": 0.09, "50": 0.08, "56": 0.06, "12": 0.04}
 WIDE_FIELDS = {"occupation": 21, "zip": 200, "state": 40, "country": 12}  # number of values, Zipf-distributed
