@@ -26,6 +26,7 @@ from paml.analysis.comparisons import Paired, paired
 from paml.analysis.plan import cell_name, read_plan
 from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import Split
+from paml.files import write_text
 from paml.methods.rates import FixedRate
 from paml.progress import for_terminal
 from paml.settings import parse_assignments
@@ -42,6 +43,7 @@ PERSONAL = {
     "reg_paml gamma=0.1": "and regulariser, gamma 0.1",
 }
 PER_PARAMETER = "meta_sgd"
+OWN_RATES = "PAML's own rates instead of their mean for everyone"
 TUNED = "tuned"
 FACTORS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 SHOTS = ("all", "5", "1")
@@ -187,7 +189,7 @@ def print_after_training(claim: Claim) -> dict[str, list[Paired]]:
     seeds = sorted(claim.rows["seed"].unique())
     rows = pl.concat([pl.concat([equalised(claim, seed), on_a_grid(claim, seed)]) for seed in seeds])
     lines = {
-        "PAML's own rates instead of their mean for everyone": ("own", "mean"),
+        OWN_RATES: ("own", "mean"),
         "best rate per group instead of one for all, both chosen by validation users": ("per group", "for all"),
         "upper bound: best rate per group, chosen by the test users themselves": ("per group, test", "for all, test"),
         "upper bound: best rate per user, chosen by the query ratings themselves": ("per user, test", "for all, test"),
@@ -244,26 +246,34 @@ def named(rows: pl.DataFrame, name: str, seed: int, metric: str) -> pl.DataFrame
 
 
 def write_summary(claim: Claim, found: Mapping[str, list[Paired]]) -> None:
-    """What figures and summaries need, next to the comparison."""
-    source = read_plan(claim.folder).data
-    dials = paml.open_data(source.path).manifest.source.settings
+    """What a figure of several data sets needs, next to the comparison: `claim.json`."""
+    facts = read_plan(claim.folder).data
     lines = {
-        PERSONAL["paml"]: list(differences(claim.rows, "paml", claim.equal["paml"], claim.metric)),
-        "PAML against the tuned fixed rate": list(differences(claim.rows, "paml", TUNED, claim.metric)),
-        **found,
+        label: list(differences(claim.rows, name, claim.equal[name], claim.metric)) for name, label in PERSONAL.items()
     }
-    usual = {group: error(of_group(claim.rows, group), claim.equal["paml"], claim.metric) for group in GROUPS}
     summary = {
-        "source": source.source,
-        "settings": dials,
+        "source": facts.source,
+        "settings": paml.open_data(facts.path).manifest.source.settings,
         "metric": claim.metric,
-        "fixed": usual,
-        "lines": {
-            name: [{"difference": one.difference, **vars(one.interval), "by_seed": one.by_seed} for one in three]
-            for name, three in lines.items()
+        "fixed": {group: error(of_group(claim.rows, group), claim.equal["paml"], claim.metric) for group in GROUPS},
+        "rates": {group: rate_cell(claim.rows, "paml", group) for group in GROUPS},
+        "differences": {
+            name: {group: paired_facts(one) for group, one in zip(GROUPS, three, strict=True)}
+            for name, three in {**lines, **found}.items()
         },
     }
-    (claim.folder.parent / "claim.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_text(claim.folder.parent / "claim.json", json.dumps(summary, indent=1) + "\n")
+
+
+def paired_facts(found: Paired) -> dict[str, Any]:
+    """A difference with its interval, and that of each trial."""
+    assert found.interval is not None
+    return {
+        "difference": found.difference,
+        "low": found.interval.low,
+        "high": found.interval.high,
+        "trials": found.by_seed,
+    }
 
 
 if __name__ == "__main__":
