@@ -5,9 +5,10 @@ personal rates against a fixed rate of the same mean, trained in the same way, w
 the same where few ratings are known; a trained PAML with its own rates against the same network with everyone at their
 mean; and what could be gained at best, if each group or user had the best rate of a grid.
 
-    python -m benchmarks.claim DATA [OUT] [seeds=N] [KEY=VALUE ...]     settings of the trainings, such as epochs=20
+    python -m benchmarks.claim DATA [OUT] [seeds=N] [memory=no] [KEY=VALUE ...]     settings of the trainings: epochs=20
 
 An unfinished OUT is continued. Single trainings of eight epochs. If rates reach their bound, the bound is doubled.
+`memory=no` leaves out AT-PAML, which takes half of the time.
 """
 
 import json
@@ -60,6 +61,8 @@ class Claim:
     rows: pl.DataFrame
     """One row per entry, seed and test user; the entry `TUNED` is the fixed rate that validation users chose."""
     scenarios: pl.DataFrame
+    personal: Mapping[str, str]
+    """Entries with personal rates, and their labels."""
     equal: Mapping[str, str]
     """Entry with personal rates -> the fixed rate of equal size."""
     chosen: Sequence[str]
@@ -71,9 +74,10 @@ def main() -> None:
     texts = [text for text in sys.argv[1:] if "=" in text]
     data, *rest = [text for text in sys.argv[1:] if "=" not in text]
     settings: dict[str, Any] = {**SHORT, **parse_assignments(texts)}
-    seeds = int(settings.pop("seeds", SEEDS))
+    seeds, memory = int(settings.pop("seeds", SEEDS)), settings.pop("memory", "yes")
+    personal = {name: label for name, label in PERSONAL.items() if memory != "no" or name != "at_paml"}
     torch.set_num_threads(1)
-    claim = fit(data, Path(rest[0] if rest else "paml-claim"), seeds, settings)
+    claim = fit(data, Path(rest[0] if rest else "paml-claim"), seeds, personal, settings)
     print(f"Rates of at most {claim.bound:g}; fixed rates chosen by validation users: {', '.join(claim.chosen)}.\n")
     print_errors(claim)
     print_few(claim)
@@ -81,7 +85,7 @@ def main() -> None:
     write_summary(claim, found)
 
 
-def fit(data: str, out: Path, seeds: int, settings: Mapping[str, Any]) -> Claim:
+def fit(data: str, out: Path, seeds: int, personal: Mapping[str, str], settings: Mapping[str, Any]) -> Claim:
     """All trainings; the bound of personal rates is doubled until users' rates stay below it."""
     bound = float(settings.get("rate_scale", FIRST_BOUND))
     while True:
@@ -93,18 +97,19 @@ def fit(data: str, out: Path, seeds: int, settings: Mapping[str, Any]) -> Claim:
             break
         print(f"With rates of at most {bound:g} their mean is {rates.mean():.3f}: the bound is doubled.")
         bound *= 2
-    compare(data, folder, seeds, [*PERSONAL, PER_PARAMETER, *FIXED], values)
+    compare(data, folder, seeds, [*personal, PER_PARAMETER, *FIXED], values)
     rows = pl.read_parquet(folder / "rows.parquet")
-    means = {name: rows.filter(pl.col("method") == name)["rate"].mean() for name in PERSONAL}
+    means = {name: rows.filter(pl.col("method") == name)["rate"].mean() for name in personal}
     equal = {name: f"melu inner_rate={mean:.2g}" for name, mean in means.items()}
-    wanted = list(dict.fromkeys([*PERSONAL, PER_PARAMETER, *FIXED, *equal.values()]))
+    wanted = list(dict.fromkeys([*personal, PER_PARAMETER, *FIXED, *equal.values()]))
     compare(data, folder, seeds, wanted, values)
     rows, scenarios, history = (
         pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios", "history")
     )
     chosen = chosen_by_validation(history)
     metric = headline(read_plan(folder).data.target).name
-    return Claim(folder, metric, bound, with_tuned(rows, chosen), with_tuned(scenarios, chosen), equal, chosen)
+    rows, scenarios = with_tuned(rows, chosen), with_tuned(scenarios, chosen)
+    return Claim(folder, metric, bound, rows, scenarios, personal, equal, chosen)
 
 
 def compare(data: str, folder: Path, seeds: int, entries: Sequence[str], settings: Mapping[str, Any]) -> None:
@@ -161,7 +166,7 @@ def print_errors(claim: Claim) -> None:
     fixed = sorted({*FIXED, *claim.equal.values()}, key=lambda name: float(name.partition("=")[2]))
     labels = {name: f"fixed rate {name.partition('=')[2]}" for name in fixed}
     labels |= {TUNED: "fixed rate chosen by validation users"}
-    for name, label in (labels | PERSONAL | {PER_PARAMETER: "a rate per parameter (Meta-SGD)"}).items():
+    for name, label in (labels | dict(claim.personal) | {PER_PARAMETER: "a rate per parameter (Meta-SGD)"}).items():
         rows, reference = claim.rows, claim.equal.get(name, claim.equal["paml"])
         means = " | ".join(f"{error(of_group(rows, group), name, claim.metric):.4f}" for group in GROUPS)
         everyone, _, minor = differences(rows, name, reference, claim.metric)
@@ -249,7 +254,8 @@ def write_summary(claim: Claim, found: Mapping[str, list[Paired]]) -> None:
     """What a figure of several data sets needs, next to the comparison: `claim.json`."""
     facts = read_plan(claim.folder).data
     lines = {
-        label: list(differences(claim.rows, name, claim.equal[name], claim.metric)) for name, label in PERSONAL.items()
+        label: list(differences(claim.rows, name, claim.equal[name], claim.metric))
+        for name, label in claim.personal.items()
     }
     summary = {
         "source": facts.source,
