@@ -106,7 +106,7 @@ def fit(data: str, out: Path, seeds: int, personal: Mapping[str, str], settings:
     rows, scenarios, history = (
         pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios", "history")
     )
-    chosen = chosen_by_validation(history)
+    chosen = chosen_by_validation(history.filter(pl.col("method").is_in({*FIXED, *equal.values()})))
     metric = headline(read_plan(folder).data.target).name
     rows, scenarios = with_tuned(rows, chosen), with_tuned(scenarios, chosen)
     return Claim(folder, metric, bound, rows, scenarios, personal, equal, chosen)
@@ -120,9 +120,8 @@ def compare(data: str, folder: Path, seeds: int, entries: Sequence[str], setting
 
 
 def chosen_by_validation(history: pl.DataFrame) -> list[str]:
-    """Per seed, the fixed rate with the lowest error on validation users in its best epoch."""
-    fixed = history.filter(pl.col("method").str.starts_with("melu"))
-    best = fixed.group_by("seed", "method").agg(pl.col("validation").min()).sort("seed", "validation", "method")
+    """Per seed, the entry with the lowest error on validation users in its best epoch."""
+    best = history.group_by("seed", "method").agg(pl.col("validation").min()).sort("seed", "validation", "method")
     return best.group_by("seed", maintain_order=True).first()["method"].to_list()
 
 
