@@ -5,7 +5,7 @@ personal rates against a fixed rate of the same mean, trained in the same way, w
 the same where few ratings are known; a trained PAML with its own rates against the same network with everyone at their
 mean; and what could be gained at best, if each group or user had the best rate of a grid.
 
-    python -m benchmarks.claim DATA [OUT] [seeds=N] [memory=yes] [KEY=VALUE ...]     settings of the trainings: epochs=20
+    python -m benchmarks.claim DATA [OUT] [seeds=N] [memory=yes] [KEY=VALUE ...]     settings of trainings: epochs=20
 
 An unfinished OUT is continued. Single trainings of eight epochs. If rates reach their bound, the bound is doubled.
 `memory=yes` adds AT-PAML, which takes as long as all others together.
