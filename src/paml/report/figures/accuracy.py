@@ -1,12 +1,17 @@
 """Figures of how good the entries are: means, distributions over users, groups of users, new items, clicks."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
+from paml.analysis.comparisons import OverSeeds
 from paml.analysis.format import count
+from paml.analysis.plan import MetricFacts
+from paml.analysis.results import Pooled
 from paml.analysis.tests import mean_interval
 from paml.report.figures import style
 from paml.report.figures.material import DrawnEntry, Material
@@ -212,40 +217,61 @@ def by_group_caption(material: Material) -> str:
 
 
 def clicks(material: Material) -> Canvas | None:
-    """All metrics of clicks, a panel each, with the standard deviation over seeds."""
-    plan = material.results.plan
-    metrics = plan.metrics if plan.data.target == "click" else ()
-    shown = [
-        entry
-        for entry in material.entries
-        if all(material.summary(entry, metric.name).mean is not None for metric in metrics)
-    ]
-    if len(metrics) < 2 or not shown:
+    """The paper's Fig. 3: AUC (per user, and pooled over users), the users' NEL as boxes, and the mean NEL."""
+    results, plan = material.results, material.results.plan
+    if plan.data.target != "click":
         return None
-    figure = style.canvas(style.rows_height(len(shown)))
-    width = (style.WIDTH - style.LABELS - 0.2 - 0.3 * (len(metrics) - 1)) / len(metrics)
-    for side, metric in enumerate(metrics):
-        left = style.LABELS + side * (width + 0.3)
-        axes = style.panel(figure, left, 0.08, width, style.ROW * len(shown))
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_yticks([])
-        axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
-        found = [material.summary(entry, metric.name) for entry in shown]
-        mean_E = np.array([one.mean for one in found])
-        deviations = [one.deviation for one in found]
-        start = 0.5 if metric.better == "higher" and mean_E.min() >= 0.5 else 0.0  # the chance level of a ranking
-        for k, (entry, deviation) in enumerate(zip(shown, deviations, strict=True)):
-            if side == 0:
-                style.name_row(axes, k, entry.label)
-            (bar,) = axes.barh([k], [mean_E[k] - start], left=start, height=0.6, color=entry.colour)
-            style.mark(bar, f"{entry.label}: {metric.label} {mean_E[k]:.4f} ± {deviation or 0:.4f}")
-            if deviation:
-                axes.plot([mean_E[k] - deviation, mean_E[k] + deviation], [k, k], color=INK, linewidth=1.1)
-        widest = max(mean + (deviation or 0) for mean, deviation in zip(mean_E, deviations, strict=True))
-        axes.set_xlim(start, start + (widest - start or 1) * 1.06)
-        axes.locator_params(axis="x", nbins=4)
-        axes.set_xlabel(material.axis(metric))
+    users = {entry: value_U for entry in material.present() if len(value_U := material.per_user(entry))}
+    upper = [
+        *((metric, [material.summary(entry, metric.name) for entry in users]) for metric in plan.metrics[1:]),
+        *((metric, [results.pooled[metric.name][entry.name] for entry in users]) for metric in plan.pooled),
+    ]
+    if not users:
+        return None
+    height = style.ROW * len(users)
+    figure = style.canvas(2 * height + 1.5)
+    for side, (metric, found) in enumerate(upper):
+        _bars(_side_panel(figure, 0.08, side, list(users)), list(users), found, metric, start=0.5)
+    boxes = _side_panel(figure, height + 0.83, 0, list(users))
+    reach = [_box(boxes, k, entry, value_U, False) for k, (entry, value_U) in enumerate(users.items())]
+    _fit(boxes, [edge for pair in reach for edge in pair])
+    boxes.set_xlabel(f"a user's {plan.headline.label}\n({plan.headline.better} is better)")
+    means = [material.summary(entry) for entry in users]
+    _bars(_side_panel(figure, height + 0.83, 1, list(users)), list(users), means, plan.headline, start=0.0)
     return figure
+
+
+def _side_panel(figure: Canvas, top: float, side: int, entries: list[DrawnEntry]) -> Axes:
+    """One of two panels side by side, with a line per entry; the left one names them."""
+    width = (style.WIDTH - style.LABELS - 0.5) / 2
+    axes = style.panel(figure, style.LABELS + side * (width + 0.3), top, width, style.ROW * len(entries))
+    axes.set_ylim(len(entries) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
+    axes.locator_params(axis="x", nbins=4)
+    for k, entry in enumerate(entries if side == 0 else []):
+        style.name_row(axes, k, entry.label)
+    return axes
+
+
+def _bars(
+    axes: Axes, entries: list[DrawnEntry], found: Sequence[OverSeeds | Pooled], metric: MetricFacts, start: float
+) -> None:
+    """Means from `start` on, with the standard deviation over seeds."""
+    edges = [start]
+    for k, (entry, one) in enumerate(zip(entries, found, strict=True)):
+        if one.mean is None:
+            continue
+        deviation = one.deviation or 0.0
+        (bar,) = axes.barh([k], [one.mean - start], left=start, height=0.6, color=entry.colour)
+        style.mark(bar, f"{entry.label}: {metric.label} {one.mean:.4f} ± {deviation:.4f}")
+        if deviation:
+            axes.plot([one.mean - deviation, one.mean + deviation], [k, k], color=INK, linewidth=1.1)
+        edges += [one.mean - deviation, one.mean + deviation]
+    low, high = min(edges), max(edges)
+    room = 0.06 * (high - low) or 0.06
+    axes.set_xlim(low if low == start else low - room, high if high == start else high + room)
+    axes.set_xlabel(f"{metric.label}\n({metric.better} is better)")
 
 
 def calibration(material: Material) -> Canvas | None:
