@@ -222,7 +222,7 @@ def clicks(material: Material) -> Canvas | None:
     if plan.data.target != "click":
         return None
     users = {entry: value_U for entry in material.present() if len(value_U := material.per_user(entry))}
-    upper = [
+    upper: list[tuple[MetricFacts, Sequence[OverSeeds | Pooled]]] = [
         *((metric, [material.summary(entry, metric.name) for entry in users]) for metric in plan.metrics[1:]),
         *((metric, [results.pooled[metric.name][entry.name] for entry in users]) for metric in plan.pooled),
     ]
