@@ -1,6 +1,7 @@
 """Figures of how good the entries are: means, distributions over users, groups of users, new items, clicks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -219,45 +220,35 @@ def by_group_caption(material: Material) -> str:
 def clicks(material: Material) -> Canvas | None:
     """The paper's Fig. 3: AUC (per user, and pooled over users), the users' NEL as boxes, and the mean NEL."""
     results, plan = material.results, material.results.plan
-    if plan.data.target != "click":
-        return None
     users = {entry: value_U for entry in material.present() if len(value_U := material.per_user(entry))}
-    upper: list[tuple[MetricFacts, Sequence[OverSeeds | Pooled]]] = [
-        *((metric, [material.summary(entry, metric.name) for entry in users]) for metric in plan.metrics[1:]),
-        *((metric, [results.pooled[metric.name][entry.name] for entry in users]) for metric in plan.pooled),
-    ]
-    if not users:
+    if plan.data.target != "click" or not users:
         return None
-    height = style.ROW * len(users)
-    figure = style.canvas(2 * height + 1.5)
-    for side, (metric, found) in enumerate(upper):
-        _bars(_side_panel(figure, 0.08, side, list(users)), list(users), found, metric, start=0.5)
-    boxes = _side_panel(figure, height + 0.83, 0, list(users))
-    reach = [_box(boxes, k, entry, value_U, False) for k, (entry, value_U) in enumerate(users.items())]
-    _fit(boxes, [edge for pair in reach for edge in pair])
-    boxes.set_xlabel(f"a user's {plan.headline.label}\n({plan.headline.better} is better)")
-    means = [material.summary(entry) for entry in users]
-    _bars(_side_panel(figure, height + 0.83, 1, list(users)), list(users), means, plan.headline, start=0.0)
+    entries = list(users)
+    panels: list[Callable[[Axes], None]] = [
+        *(partial(_bars, m, entries, [material.summary(one, m.name) for one in entries]) for m in plan.metrics[1:]),
+        *(partial(_bars, m, entries, [results.pooled[m.name][one.name] for one in entries]) for m in plan.pooled),
+        partial(_user_boxes, plan.headline, users),
+        partial(_bars, plan.headline, entries, [material.summary(one) for one in entries]),
+    ]
+    height = style.ROW * len(entries) + 0.75  # of a panel and its label; two stand side by side
+    width = (style.WIDTH - style.LABELS - 0.5) / 2
+    figure = style.canvas(height * ((len(panels) + 1) // 2))
+    for k, draw in enumerate(panels):
+        left, top = style.LABELS + k % 2 * (width + 0.3), 0.08 + k // 2 * height
+        axes = style.panel(figure, left, top, width, style.ROW * len(entries))
+        axes.set_ylim(len(entries) - 0.5, -0.5)
+        axes.set_yticks([])
+        axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
+        axes.locator_params(axis="x", nbins=4)
+        for y, entry in enumerate(entries if k % 2 == 0 else []):
+            style.name_row(axes, y, entry.label)
+        draw(axes)
     return figure
 
 
-def _side_panel(figure: Canvas, top: float, side: int, entries: list[DrawnEntry]) -> Axes:
-    """One of two panels side by side, with a line per entry; the left one names them."""
-    width = (style.WIDTH - style.LABELS - 0.5) / 2
-    axes = style.panel(figure, style.LABELS + side * (width + 0.3), top, width, style.ROW * len(entries))
-    axes.set_ylim(len(entries) - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
-    axes.locator_params(axis="x", nbins=4)
-    for k, entry in enumerate(entries if side == 0 else []):
-        style.name_row(axes, k, entry.label)
-    return axes
-
-
-def _bars(
-    axes: Axes, entries: list[DrawnEntry], found: Sequence[OverSeeds | Pooled], metric: MetricFacts, start: float
-) -> None:
-    """Means from `start` on, with the standard deviation over seeds."""
+def _bars(metric: MetricFacts, entries: list[DrawnEntry], found: Sequence[OverSeeds | Pooled], axes: Axes) -> None:
+    """Means with the standard deviation over seeds; a ranking's from chance (0.5) on."""
+    start = 0.5 if metric.better == "higher" else 0.0
     edges = [start]
     for k, (entry, one) in enumerate(zip(entries, found, strict=True)):
         if one.mean is None:
@@ -270,8 +261,14 @@ def _bars(
         edges += [one.mean - deviation, one.mean + deviation]
     low, high = min(edges), max(edges)
     room = 0.06 * (high - low) or 0.06
-    axes.set_xlim(low if low == start else low - room, high if high == start else high + room)
+    axes.set_xlim(low if low == start else low - room, high + room)
     axes.set_xlabel(f"{metric.label}\n({metric.better} is better)")
+
+
+def _user_boxes(metric: MetricFacts, users: dict[DrawnEntry, np.ndarray], axes: Axes) -> None:
+    reach = [_box(axes, k, entry, value_U, False) for k, (entry, value_U) in enumerate(users.items())]
+    _fit(axes, [edge for pair in reach for edge in pair])
+    axes.set_xlabel(f"a user's {metric.label}\n({metric.better} is better)")
 
 
 def calibration(material: Material) -> Canvas | None:
