@@ -152,7 +152,10 @@ def test_list_shows_sources_and_settings() -> None:
     shown = json.loads(run("data", "list", "--json").stdout)
     assert set(shown["sources"]) == set(SOURCES)
     assert shown["protocol"]["user_ratio"]["default"] == "7:1:2"
-    assert "cold_share" in run("data", "list").stdout
+    assert shown["sources"]["taobao"]["protocol"] == {"min_counts": "clicks"}
+    listed = run("data", "list").stdout
+    assert "cold_share" in listed
+    assert "min_counts=clicks  of the protocol, with another default here" in listed
 
 
 @pytest.mark.slow

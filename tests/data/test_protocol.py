@@ -46,9 +46,9 @@ def test_blank_and_invalid_profiles_are_dropped() -> None:
 
 def test_too_few_interactions() -> None:
     users = people(_rows=[1, 2, 5, 9], _positives=[1, 2, 1, 2])
-    assert protocol.enough_interactions(users, 2, clicks=False).users["user"].to_list() == ["u1", "u2", "u3"]
-    assert protocol.enough_interactions(users, 2, clicks=True).users["user"].to_list() == ["u1", "u3"]
-    assert protocol.enough_interactions(users, 6, clicks=False).dropped == 3
+    assert protocol.enough_interactions(users, 2, "rows").users["user"].to_list() == ["u1", "u2", "u3"]
+    assert protocol.enough_interactions(users, 2, "clicks").users["user"].to_list() == ["u1", "u3"]
+    assert protocol.enough_interactions(users, 6, "rows").dropped == 3
 
 
 @given(st.integers(1, 5000), st.integers(0, 3))

@@ -3,6 +3,7 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import mannwhitneyu, ttest_ind
+from sklearn.metrics import roc_auc_score
 
 from paml.evaluation import metrics
 from paml.evaluation.metrics import METRICS, headline, metrics_for
@@ -95,3 +96,19 @@ def test_every_metric_is_a_column_and_chance_levels_stand_beside_them(kind: str)
     assert all(len(values) == 2 for values in scored.values())
     nobody = per_user_metrics(kind, np.zeros(0), np.zeros(0), np.zeros(0))
     assert list(nobody) == list(scored)
+
+
+def test_pooled_auc_also_compares_rows_of_different_users() -> None:
+    target_N, count_U = np.array([1.0, 0.0, 1.0, 0.0]), np.array([2, 2])
+    prediction_N = np.array([0.4, 0.3, 0.9, 0.8])  # each user's click is ahead, but the second user's rows are, too
+    assert METRICS["auc"].compute(target_N, prediction_N, count_U).tolist() == [1.0, 1.0]
+    assert METRICS["auc"].over_all_rows(target_N, prediction_N) == 0.75
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_pooled_auc_is_that_of_scikit_learn(levels: int) -> None:
+    rng = np.random.default_rng(0)
+    prediction_N = rng.integers(levels, size=2000) / levels
+    target_N = (rng.random(2000) < 0.2 + 0.3 * prediction_N).astype(float)
+    expected = roc_auc_score(target_N, prediction_N)
+    assert METRICS["auc"].over_all_rows(target_N, prediction_N) == pytest.approx(expected, abs=1e-12)

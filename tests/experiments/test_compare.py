@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import paml
 from paml.analysis.plan import cell_name, read_plan, write_plan
@@ -22,6 +23,7 @@ from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.evaluation import metrics
 from paml.evaluation.blinding import BlindedDataset, require_untouched
+from paml.evaluation.scenarios import SAMPLE
 from paml.evaluation.scoring import evaluate_ensemble, predict_rows
 from paml.experiments.compare import ABLATION
 from paml.experiments.plan import variant
@@ -245,9 +247,19 @@ def test_clicks(click_world: paml.Dataset, tmp_path: Path) -> None:
     )
     assert results.plan.headline.name == "nel"
     assert results.plan.data.click_weights == (0.1, 0.9)
+    first = click_world.manifest.splits["test"][0]
+    rows = click_world.interactions().filter((pl.col("user") >= first) & pl.col("query")).collect()
+    assert len(rows) < SAMPLE  # so that the sample of predictions is all of them
     predictions = pl.read_parquet(tmp_path / "out" / "predictions.parquet")
     assert set(predictions["label"]) == {0, 1}
     assert predictions["p"].is_between(0, 1).all()
+    assert len(predictions) == 3 * len(rows)
+    for name, found in results.pooled["auc"].items():
+        own = predictions.filter(pl.col("method") == name)
+        assert found.mean == pytest.approx(roc_auc_score(own["label"], own["p"]), abs=1e-12)
+    assert results.pooled["auc"]["constant_rate"].mean == 0.5 < results.pooled["auc"]["user_rate"].mean
+    table = (tmp_path / "out" / "tables" / "comparison.md").read_text()
+    assert "| NEL ↓ | AUC per user ↑ | AUC, pooled over users ↑ |" in table
 
 
 def test_small_groups_and_single_rows_cause_no_trouble(tmp_path: Path) -> None:

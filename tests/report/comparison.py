@@ -11,7 +11,7 @@ from paml.analysis.plan import DataFacts, Plan, in_order, write_plan
 from paml.analysis.results import Results
 from paml.analysis.summarise import summarise_comparison
 from paml.data.schema import CLICK_WEIGHTS
-from paml.experiments.plan import choose_entries, metric_facts
+from paml.experiments.plan import choose_entries, metric_facts, pooled_facts
 
 QUICK = 30  # resamples where the interval is not what is tested
 METHODS = ["melu", "paml", "reg_paml"]
@@ -65,7 +65,7 @@ def write_comparison(
     baselines = [*BASELINES[target], *references] if baselines is None else baselines
     people = _people(rng, users, minor, undefined)
     hard_U = rng.gamma(4, 0.2, users) + gap * (people["group"] == "minor").to_numpy()
-    rows, shots, items, cost = [], [], [], []
+    rows, shots, items, cost, pooled = [], [], [], [], []
     for name in [*baselines, *methods, *variants]:
         for run in seeds:
             if (name, run) in unfinished:
@@ -82,6 +82,7 @@ def write_comparison(
             cold = np.arange(users) < users // 4
             items.append(_scored(_under(cell.filter(cold), "items", "cold"), error_U[cold] + 0.2, target, rng))
             cost.append(_cost(name, run, name in baselines))
+            pooled.append({"method": name, "seed": run, "auc": 1 / (1 + error_U.sum() / max(users, 1))})
     folder.mkdir(parents=True, exist_ok=True)
     plan = Plan(
         created_by="paml 0",
@@ -104,12 +105,15 @@ def write_comparison(
         group_by=group_by,
         entries=in_order(choose_entries(target, "tuned", methods, baselines, variants)),
         metrics=metric_facts(target),
+        pooled=pooled_facts(target),
     )
     write_plan(folder, plan)
     if rows:
         pl.concat(rows).write_parquet(folder / "rows.parquet")
         pl.concat([*shots, *items]).drop("support_rows", "user.age").write_parquet(folder / "scenarios.parquet")
         pl.DataFrame(cost, infer_schema_length=None).write_parquet(folder / "cost.parquet")
+    if rows and target == "click":
+        pl.DataFrame(pooled).write_parquet(folder / "pooled.parquet")
     return folder
 
 

@@ -169,13 +169,15 @@ def test_the_best_of_either_kind_by_profile(ratings: Path, tmp_path: Path) -> No
     assert "by_group" not in figures(without, summarise_again(without))
 
 
-def test_clicks_show_both_metrics(clicks: Path) -> None:
+def test_clicks_show_the_papers_figure(clicks: Path) -> None:
     results = read_results(clicks)
     marks = meanings(clicks, "clicks")
-    for metric in ("auc", "nel"):
-        for name, label in labels(clicks).items():
-            found = results.summary(name, metric)
-            assert f"{label}: {metric.upper()} {found.mean:.4f} ± {found.deviation:.4f}" in marks
+    for name, label in labels(clicks).items():
+        auc, nel, pooled = results.summary(name, "auc"), results.summary(name, "nel"), results.pooled["auc"][name]
+        assert f"{label}: AUC per user {auc.mean:.4f} ± {auc.deviation:.4f}" in marks
+        assert f"{label}: AUC, pooled over users {pooled.mean:.4f} ± {pooled.deviation:.4f}" in marks
+        assert f"{label}: NEL {nel.mean:.4f} ± {nel.deviation:.4f}" in marks
+        assert any(mark.startswith(f"{label}: median ") for mark in marks)
 
 
 def test_calibration_is_corrected_for_the_weights() -> None:

@@ -85,6 +85,8 @@ class Plan(Settings):
     """In the order of tables."""
     metrics: tuple[MetricFacts, ...] = Field(min_length=1)
     """In the order of tables; the first is the headline."""
+    pooled: tuple[MetricFacts, ...] = ()
+    """Metrics that are also computed over the query rows of all users together, with their labels there."""
 
     @property
     def headline(self) -> MetricFacts:

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from paml.analysis.comparisons import Improvement, OverSeeds, Paired, TTest
 from paml.analysis.fairness import GroupGap
@@ -32,6 +32,15 @@ class MissingCell(Settings):
     seed: int
     reason: str | None = None
     """Why it failed; None if it was not tried yet."""
+
+
+class Pooled(Settings):
+    """A metric over the query rows of all users together: mean and standard deviation over seeds."""
+
+    mean: Number
+    deviation: Number
+    """None with a single seed."""
+    seeds: int
 
 
 class Best(Settings):
@@ -153,6 +162,8 @@ class Results(Settings):
     """Those that are compared: the seeds that all entries have."""
     table: dict[str, dict[str, dict[str, OverSeeds]]]
     """Metric -> entry -> group (all, major, minor)."""
+    pooled: dict[str, dict[str, Pooled]] = Field(default_factory=dict)
+    """Metric -> entry, over the query rows of all users together: of the plan's `pooled` metrics."""
     best: Best
     loses_to: dict[str, tuple[str, ...]]
     """Methods and variants -> the baselines whose mean is better, the best first."""

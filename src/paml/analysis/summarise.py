@@ -20,6 +20,7 @@ from paml.analysis.results import (
     Groups,
     Items,
     MissingCell,
+    Pooled,
     ProfileMean,
     Results,
     Shots,
@@ -40,12 +41,13 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
     `resamples` is the number of bootstrap samples for each interval.
     """
     plan = read_plan(folder)
-    rows, scenarios, cost = (_frame(folder / f"{name}.parquet", plan) for name in ("rows", "scenarios", "cost"))
+    frames = ("rows", "scenarios", "cost", "pooled")
+    rows, scenarios, cost, pooled = (_frame(folder / f"{name}.parquet", plan) for name in frames)
     missing = _missing(plan, [rows, cost], read_failures(folder))
     seeds = _comparable_seeds(plan, missing)
     failed = {cell.method for cell in missing if cell.reason is not None}
     comparable = pl.col("seed").is_in(seeds) & ~pl.col("method").is_in(failed)
-    rows, scenarios, cost = (frame.filter(comparable) for frame in (rows, scenarios, cost))
+    rows, scenarios, cost, pooled = (frame.filter(comparable) for frame in (rows, scenarios, cost, pooled))
     names, headline = plan.names(), plan.headline.name
     table = {metric.name: _over_seeds(rows, metric.name, names) for metric in plan.metrics}
     best = _best_entries(plan, table[headline])
@@ -54,6 +56,7 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
         missing=tuple(missing),
         seeds=tuple(seeds),
         table=table,
+        pooled={metric.name: _pooled(pooled, metric.name, names) for metric in plan.pooled},
         best=best,
         loses_to=_losses(plan, table[headline]),
         improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in plan.metrics},
@@ -109,6 +112,14 @@ def _over_seeds(rows: pl.DataFrame, metric: str, names: list[str]) -> Table:
     found = comparisons.over_seeds(rows, metric)
     nobody = dict.fromkeys(comparisons.GROUPS, OverSeeds(None, None, 0, 0, 0, 0))
     return {name: found.get(name, nobody) for name in names}
+
+
+def _pooled(frame: pl.DataFrame, metric: str, names: list[str]) -> dict[str, Pooled]:
+    """A frame with one row per entry and seed."""
+    finite = pl.col(metric).cast(pl.Float64).filter(pl.col(metric).cast(pl.Float64).is_finite())
+    found = frame.group_by("method").agg(mean=finite.mean(), deviation=finite.std(), seeds=finite.count())
+    lines = {row.pop("method"): Pooled(**row) for row in found.to_dicts()}
+    return {name: lines.get(name, Pooled(mean=None, deviation=None, seeds=0)) for name in names}
 
 
 def _means(rows: pl.DataFrame, metric: str, names: list[str]) -> dict[str, float | None]:

@@ -94,20 +94,25 @@ def report_command(
 
 @compare_app.command("demo")
 def demo_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder for what the demonstration writes.", metavar="DIR")] = Path(
-        "paml-demo"
-    ),
+    clicks: Annotated[bool, typer.Option("--clicks", help="On the embedded clicks, instead of the ratings.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder to write; paml-demo, or paml-demo-clicks, if not given.", metavar="DIR"),
+    ] = None,
 ) -> None:
     """Compare every method and baseline on the embedded data set, and write a report."""
     from paml.data.describe import describe
     from paml.experiments.demo import run_demo
     from paml.progress import for_terminal
 
-    result = run_demo(out, for_terminal())
+    folder = out or Path("paml-demo-clicks" if clicks else "paml-demo")
+    result = run_demo(folder, "click" if clicks else "rating", for_terminal())
     console = standard_output()
     render_comparison(console, result.results, "text", {"comparison"})
-    best = describe(result.data)["source"]["facts"]["best_mse"]
-    console.print(f"The ratings' own noise: no predictor can have a lower MSE than {best:.3f} (seed 0's test users).")
+    target, metric = ("clicks", "NEL") if clicks else ("ratings", "MSE")
+    best = describe(result.data)["source"]["facts"][f"best_{metric.lower()}"]
+    low = f"no predictor can have a lower {metric} than {best:.3f}"
+    console.print(f"The {target}' own noise: {low} (seed 0's test users).")
     if result.left_out:
         console.print(f"Not installed, so excluded: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
     console.print(f"report: {result.folder / 'report.html'}", markup=False, soft_wrap=True)

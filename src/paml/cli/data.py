@@ -26,7 +26,10 @@ def list_command(
     from paml.data.sources import SOURCES
 
     if as_json:
-        sources = {s.name: {"summary": s.summary, "settings": settings_of(s.settings)} for s in SOURCES.values()}
+        sources = {
+            s.name: {"summary": s.summary, "settings": settings_of(s.settings), "protocol": dict(s.protocol)}
+            for s in SOURCES.values()
+        }
         print_json({"sources": sources, "protocol": settings_of(Protocol)})
         return
     console = standard_output()
@@ -34,6 +37,8 @@ def list_command(
         path = "fetched, or --from PATH" if source.archive else "needs --from PATH" if source.takes else ""
         console.print(f"[bold]{source.name}[/bold]  {source.summary}  [dim]{path}[/dim]", soft_wrap=True)
         console.print(settings_table(source.settings))
+        for name, value in source.protocol.items():
+            console.print(f"  {name}={value}  [dim]of the protocol, with another default here[/dim]", soft_wrap=True)
     console.print("[bold]protocol[/bold]  settings of every source")
     console.print(settings_table(Protocol))
 

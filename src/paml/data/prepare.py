@@ -59,7 +59,8 @@ def prepare(
     393
     """
     kind = find_source(source)
-    source_settings, protocol = build_all([kind.settings, Protocol], {**(settings or {}), **more})
+    values = {**kind.protocol, **(settings or {}), **more}
+    source_settings, protocol = build_all([kind.settings, Protocol], values)
     assert isinstance(protocol, Protocol)
     inputs = {"path": path, "extra": extra, "schema": schema}
     paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
@@ -87,7 +88,8 @@ def prepare(
             bad_lines=raw.bad_lines,
         )
         chosen = choose(raw, protocol, progress)
-        raw = replace(raw, notes=(*raw.notes, *_many_without_profile(raw, chosen.users)))
+        notes = (*raw.notes, *_many_without_profile(raw, chosen.users), *_chosen_by_clicks(protocol))
+        raw = replace(raw, notes=notes)
         write_split(raw, chosen, record, protocol, folder, progress)
     return Dataset.open(target)
 
@@ -207,8 +209,23 @@ def _many_without_profile(raw: RawData, users: pl.DataFrame) -> list[str]:
     return [f"{count:,} of {len(users):,} users have no row in {file}: are keys written as in the interactions?"]
 
 
+def _chosen_by_clicks(protocol: Protocol) -> list[str]:
+    """A note on what the paper's rule for clicks does to query rows."""
+    if protocol.min_counts != "clicks":
+        return []
+    least = protocol.min_interactions
+    known = "one click" if least == 2 else f"fewer than {least} clicks"
+    return [
+        f"warning: min_counts=clicks, the paper's rule, chooses users by their query rows, too: whoever has {known} "
+        "among the support rows is certain to have one among the query rows, which is not so for new users; "
+        "min_counts=rows does not look at clicks"
+    ]
+
+
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
     """The rules in the paper's order, with a record of each."""
+    if protocol.min_counts == "clicks" and schema.target.kind != "click":
+        raise SettingsError("min_counts is 'clicks', but the targets are ratings", remedy="use min_counts=rows")
     rules: list[RuleRecord] = []
 
     def apply(rule: str, kept: Kept) -> pl.DataFrame:
@@ -221,7 +238,8 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
     users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
     if protocol.drop_invalid_profiles:
         users = apply("no blank or invalid profile value", valid_profiles(users, schema.features("user")))
-    clicks = schema.target.kind == "click"
-    what = f"at least {protocol.min_interactions} {'clicks' if clicks else 'ratings'}"
-    users = apply(what, enough_interactions(users, protocol.min_interactions, clicks=clicks))
+    rows = "interactions" if schema.target.kind == "click" else "ratings"
+    counted = "clicks" if protocol.min_counts == "clicks" else rows
+    enough = enough_interactions(users, protocol.min_interactions, protocol.min_counts)
+    users = apply(f"at least {protocol.min_interactions} {counted}", enough)
     return users, rules

@@ -39,12 +39,20 @@ Ratio = Annotated[
 
 
 class Protocol(Settings):
-    """How users are chosen and split; the defaults are the paper's."""
+    """How users are chosen and split; the defaults are the paper's, except for what `min_counts` is on clicks.
+
+    With `min_counts=rows` the choice of users does not depend on any target. The paper's rule for clicks
+    (`min_counts=clicks`, Sec. D.1 step 3) counts the clicks of query rows, too: a user with fewer than
+    `min_interactions` clicks among the support rows is then certain to have one among the query rows.
+    """
 
     seed: int = Described(0, ge=0, description="seed of the user split and of the support/query split")
     cold_share: float = Described(0.8, gt=0, le=1, description="share of users to keep, those with the least log data")
     drop_invalid_profiles: bool = Described(True, description="drop users with a blank or invalid profile value")
-    min_interactions: int = Described(2, ge=2, description="drop users with fewer ratings (rating) or clicks (click)")
+    min_interactions: int = Described(2, ge=2, description="drop users with fewer rows, or clicks (see min_counts)")
+    min_counts: Literal["rows", "clicks"] = Described(
+        "rows", description="what min_interactions counts: rows, or clicks (the paper's rule, which reads query labels)"
+    )
     user_ratio: Ratio = Described((7.0, 1.0, 2.0), description="users in train:validation:test")
     support_share: float = Described(0.8, gt=0, lt=1, description="share of a user's rows in the support set")
     support_by: Literal["random", "time"] = Described(
@@ -87,12 +95,12 @@ def valid_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
     return Kept(kept, len(users) - len(kept))
 
 
-def enough_interactions(users: pl.DataFrame, minimum: int, *, clicks: bool) -> Kept:
-    """Drop users with fewer than `minimum` ratings, or clicked items; everyone keeps at least two rows (step 3).
+def enough_interactions(users: pl.DataFrame, minimum: int, counts: Literal["rows", "clicks"]) -> Kept:
+    """Drop users with fewer than `minimum` rows, or clicked items; everyone keeps at least two rows (step 3).
 
     Two rows are the minimum for one support row and one query row.
     """
-    enough = pl.col("_positives" if clicks else "_rows") >= minimum
+    enough = pl.col("_positives" if counts == "clicks" else "_rows") >= minimum
     kept = users.filter(enough & (pl.col("_rows") >= 2))
     return Kept(kept, len(users) - len(kept))
 

@@ -33,6 +33,12 @@ class Metric:
     """target_N, prediction_N, count_U -> one value per user."""
     chance: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     """target_N, count_U -> what each user's value would be by chance; a column of its own, `NAME_chance`."""
+    pooled: str | None = None
+    """Label of the same metric over the rows of all users together, where that is shown, too."""
+
+    def over_all_rows(self, target_N: np.ndarray, prediction_N: np.ndarray) -> float:
+        """The metric as if all rows were one user's: for a ranking, rows of different users are also compared."""
+        return float(self.compute(target_N, prediction_N, np.array([len(target_N)]))[0])
 
 
 def per_user_mean(value_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
@@ -120,7 +126,7 @@ _ALL = (
     Metric("ndcg5", "nDCG@5", "higher", 3, RATING, partial(ndcg, k=5), partial(ndcg_by_chance, k=5)),
     Metric("mae", "MAE", "lower", 3, RATING, absolute_error),
     Metric("nel", "NEL", "lower", 4, CLICK, weighted_entropy),
-    Metric("auc", "AUC", "higher", 4, CLICK, auc),
+    Metric("auc", "AUC per user", "higher", 4, CLICK, auc, pooled="AUC, pooled over users"),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 """All metrics, in the order of tables; the first for a kind of target is its headline, a loss that training watches."""

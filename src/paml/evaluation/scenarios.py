@@ -13,6 +13,7 @@ import polars as pl
 from paml.data.dataset import Dataset
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import require_untouched
+from paml.evaluation.metrics import metrics_for
 from paml.evaluation.scoring import per_user_metrics, score_rows
 
 SHOTS = (0, 1, 3, 5, 10, 20)
@@ -33,6 +34,8 @@ class Scores:
     """One row per user, scenario and value."""
     predictions: pl.DataFrame | None
     """Clicks: a sample of labels and predicted probabilities."""
+    pooled: pl.DataFrame | None
+    """One row: the metrics that are also computed over the query rows of all users together, if there are any."""
     milliseconds: float | None
     """To adapt to one user and score the query rows; None for entries that cannot adapt."""
 
@@ -62,6 +65,7 @@ def score(data: Dataset, entry: str, predict: Predict, *, few: bool) -> Scores:
         rows.with_columns(fields),
         pl.concat([frame.drop("rate", "support_rows", strict=False) for frame in scenarios], how="diagonal"),
         _sample(data, tasks, query_N, prediction_N) if data.schema.target.kind == "click" else None,
+        _pooled(data, tasks, query_N, prediction_N),
         1000 * seconds / max(len(tasks), 1),
     )
 
@@ -94,6 +98,13 @@ def _sample(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.n
     label_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
     chosen = np.random.default_rng(0).permutation(len(label_Q))[:SAMPLE]
     return pl.DataFrame({"label": label_Q[chosen].astype(np.int8), "p": prediction_N[query_N][chosen]})
+
+
+def _pooled(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> pl.DataFrame | None:
+    wanted = [metric for metric in metrics_for(data.schema.target.kind) if metric.pooled is not None]
+    target_N = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])]
+    values = {metric.name: [metric.over_all_rows(target_N[query_N], prediction_N[query_N])] for metric in wanted}
+    return pl.DataFrame(values, schema=dict.fromkeys(values, pl.Float64)) if values else None
 
 
 def _as_text(column: pl.Series) -> pl.Series:

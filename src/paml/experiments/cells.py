@@ -38,8 +38,9 @@ def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, p
         else:
             scores, frames = _run_method(data, folder, plan, entry, seed, progress)
     frames["rows"], frames["scenarios"] = scores.rows, scores.scenarios
-    if scores.predictions is not None:
-        frames["predictions"] = scores.predictions
+    for name, frame in (("predictions", scores.predictions), ("pooled", scores.pooled)):
+        if frame is not None:
+            frames[name] = frame
     cost = frames["cost"].with_columns(
         adapt_ms=pl.lit(scores.milliseconds, dtype=pl.Float64), peak_mb=pl.lit(peak[0], dtype=pl.Float64)
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from paml.analysis.results import Results
 from paml.baselines import baselines_for
@@ -13,6 +14,9 @@ from paml.errors import FormatError
 from paml.experiments.compare import compare
 from paml.progress import SILENT, Progress
 
+Target = Literal["rating", "click"]
+WORLDS: dict[Target, dict[str, Any]] = {"rating": {"target": "rating"}, "click": {"target": "click"}}
+"""Settings of the embedded data sets."""
 SEEDS = 2
 SHORT = {"epochs": 10, "ensemble_size": 2}  # enough to see what happens, in less than three minutes on two cores
 
@@ -27,15 +31,18 @@ class DemoResult:
     left_out: list[str]
 
 
-def run_demo(out: Path, progress: Progress = SILENT) -> DemoResult:
-    """Compare all methods and baselines on the embedded ratings in `out`, or continue an earlier call."""
-    folder = out / "data"
-    data = Dataset.open(folder) if folder.exists() else prepare("synthetic", out=folder, progress=progress)
-    expected = SyntheticSettings().model_dump(mode="json")
+def run_demo(out: Path, target: Target = "rating", progress: Progress = SILENT) -> DemoResult:
+    """Compare all methods and baselines on the embedded ratings or clicks in `out`, or continue an earlier call."""
+    folder, world = out / "data", WORLDS[target]
+    if folder.exists():
+        data = Dataset.open(folder)
+    else:
+        data = prepare("synthetic", out=folder, progress=progress, settings=world)
+    expected = SyntheticSettings(**world).model_dump(mode="json")
     if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
         what, remedy = "holds a data set other than the demonstration's", "choose another folder, or remove it"
         raise FormatError(what, where=folder, remedy=remedy, argument="out")
     folder = out / "comparison"
     results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
-    left_out = [name for name, baseline in baselines_for("rating").items() if not baseline.is_installed()]
+    left_out = [name for name, baseline in baselines_for(target).items() if not baseline.is_installed()]
     return DemoResult(data, folder, results, left_out)

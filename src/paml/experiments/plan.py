@@ -80,12 +80,22 @@ def make_plan(
         group_by=group_by,
         entries=in_order(entries),
         metrics=metric_facts(kind),
+        pooled=pooled_facts(kind),
     )
 
 
 def metric_facts(kind: str) -> tuple[MetricFacts, ...]:
     """What a report must know about the metrics of ratings, or of clicks."""
     return tuple(MetricFacts(name=m.name, label=m.label, better=m.better, digits=m.digits) for m in metrics_for(kind))
+
+
+def pooled_facts(kind: str) -> tuple[MetricFacts, ...]:
+    """The same for metrics that are also computed over the rows of all users together."""
+    return tuple(
+        MetricFacts(name=m.name, label=m.pooled, better=m.better, digits=m.digits)
+        for m in metrics_for(kind)
+        if m.pooled is not None
+    )
 
 
 def _facts(data: Dataset) -> DataFacts:

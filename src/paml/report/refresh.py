@@ -10,7 +10,7 @@ from paml.analysis.summarise import summarise_comparison
 from paml.files import write_table
 from paml.report import write_report
 
-FRAMES = ("rows", "scenarios", "predictions", "embeddings", "history", "cost")
+FRAMES = ("rows", "scenarios", "pooled", "predictions", "embeddings", "history", "cost")
 
 
 def refresh(folder: str | Path) -> Results:

@@ -51,17 +51,23 @@ def all_tables(results: Results) -> list[Table]:
 
 def comparison(results: Results) -> Table:
     """All entries by all metrics; references stand above the line and are not ranked."""
-    order, metrics = _order(results), results.plan.metrics
+    order, metrics, pooled = _order(results), results.plan.metrics, results.plan.pooled
     rows = tuple(
-        (entry.label, *(_starred(results, metric, entry.name) for metric in metrics), _remark(results, entry))
+        (
+            entry.label,
+            *(_starred(results, metric, entry.name) for metric in metrics),
+            *(_over_all_rows(results, metric, entry.name) for metric in pooled),
+            _remark(results, entry),
+        )
         for entry in order
     )
+    ranked = [entry.name if entry.kind != "reference" else None for entry in order]
     values = [
-        [None if entry.kind == "reference" else results.mean(entry.name, metric.name) for entry in order]
-        for metric in metrics
+        *([None if name is None else results.mean(name, metric.name) for name in ranked] for metric in metrics),
+        *([None if name is None else results.pooled[metric.name][name].mean for name in ranked] for metric in pooled),
     ]
-    best, second = _ranked(values, [metric.better for metric in metrics])
-    columns = ("", *(f"{metric.label} {_ARROWS[metric.better]}" for metric in metrics), "remark")
+    best, second = _ranked(values, [metric.better for metric in (*metrics, *pooled)])
+    columns = ("", *(f"{metric.label} {_ARROWS[metric.better]}" for metric in (*metrics, *pooled)), "remark")
     note = " ".join(_comparison_notes(results))
     return Table("comparison", "Comparison on test users", columns, rows, note, best, second, _rules(order))
 
@@ -78,6 +84,9 @@ def _comparison_notes(results: Results) -> list[str]:
         )
     if results.plan.names("reference"):
         notes.append("The reference was also fitted to the test users' known rows; it is not ranked.")
+    notes += [
+        f"{metric.label}: all query rows of a seed's test users ranked together." for metric in results.plan.pooled
+    ]
     notes += undefined(results)
     if results.missing:
         notes.append(f"Preliminary: {count(len(results.missing), 'cell')} not finished.")
@@ -290,6 +299,11 @@ def _starred(results: Results, metric: MetricFacts, name: str) -> str:
     found, improvement = results.summary(name, metric.name), results.improvements[metric.name].get(name)
     star = STAR if improvement is not None and improvement.star else ""
     return spread(found.mean, found.deviation, metric.digits) + star
+
+
+def _over_all_rows(results: Results, metric: MetricFacts, name: str) -> str:
+    found = results.pooled[metric.name][name]
+    return spread(found.mean, found.deviation, metric.digits)
 
 
 def _sure(metric: MetricFacts, line: Paired) -> str:

@@ -2,7 +2,6 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 import paml
@@ -66,8 +65,12 @@ def test_click_version_has_the_columns_of_the_papers_production_set(click_world:
     assert [field.name for field in click_world.schema.features("user")] == list(synthetic.CLICK_PROFILE)
     assert len(click_world.schema.features("item")) == 9
     assert set(np.unique(click_world.array("target"))) == {0.0, 1.0}
-    clicks = click_world.interactions().group_by("user").agg(pl.col("target").sum()).collect()["target"]
-    assert clicks.min() >= 2
+
+
+def test_click_version_has_the_papers_proportions(tmp_path: Path) -> None:
+    data = paml.prepare("synthetic", out=tmp_path / "data", target="click")
+    assert sum(data.manifest.major.values()) / data.manifest.users == pytest.approx(0.71, abs=0.02)
+    assert 0.1 < data.array("target").mean() < 0.2
 
 
 def test_users_interact_with_distinct_items(world: paml.Dataset) -> None:

@@ -86,6 +86,7 @@ SOURCES: dict[str, Source] = {
             taobao.TaobaoSettings,
             taobao.load,
             _FILES,
+            protocol={"min_counts": "clicks"},  # the paper's rule, for the counterpart of the paper's own clicks
         ),
         Source(
             "tables",

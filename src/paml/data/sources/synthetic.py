@@ -29,6 +29,10 @@ CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of worki
 TINY = np.finfo(np.float32).tiny
 INVALID_PROFILES = 0.015  # share of users with a blank or impossible profile value
 RATING_NOISE = 0.75
+CLICK_SKEW = (
+    0.47  # values' shares are raised to this power: with six fields, about 71 % are major users, as in the paper
+)
+CLICK_SHIFT = -4.0  # of the logits: about one row in six is clicked
 
 AGES = {"25": 0.35, "35": 0.20, "18": 0.18, "45": 0.09, "50": 0.08, "56": 0.06, "12": 0.04}
 WIDE_FIELDS = {"occupation": 21, "zip": 200, "state": 40, "country": 12}  # number of values, Zipf-distributed
@@ -99,7 +103,7 @@ def load(request: LoadRequest) -> RawData:
         users=pl.scan_parquet(files["users"], glob=False),
         items=world.items.lazy(),
         interactions=pl.scan_parquet(files["interactions"], glob=False),
-        checksum=f"synthetic-1 {settings.model_dump_json()}",
+        checksum=f"synthetic-{2 if clicks else 1} {settings.model_dump_json()}",
         best="best_nel" if clicks else "best_mse",
     )
 
@@ -123,6 +127,8 @@ def _make_world(settings: SyntheticSettings, rng: np.random.Generator) -> _World
     for name, size in WIDE_FIELDS.items():
         values[name] = [f"{name}-{k:03d}" for k in range(size)]
         chances[name] = (weights := 1.0 / np.arange(1, size + 1)) / weights.sum()
+    if settings.target == "click":
+        chances = {name: (flat := share**CLICK_SKEW) / flat.sum() for name, share in chances.items()}
     profile = CLICK_PROFILE if settings.target == "click" else RATING_PROFILE
     tastes = {}
     for name in profile:
@@ -189,7 +195,7 @@ def _draw_users(
     row, item = _draw_choices(appeal_UI, world.log_popularity_I, settings.median_rows, rng)
     mean_N = world.quality_I[item] + 0.7 * taste_UD1[row, -1] + 1.2 * appeal_UI[row, item]
     if settings.target == "click":
-        target_N, floor_N = _draw_clicks(2.0 * mean_N - 1.7, rng)
+        target_N, floor_N = _draw_clicks(2.0 * mean_N + CLICK_SHIFT, rng)
     else:
         target_N, floor_N = _draw_ratings(mean_N + 3.25, rng)
     begin_U = 1_500_000_000 + rng.integers(0, 100_000_000, size=count)

@@ -51,7 +51,12 @@ FIGURES: dict[str, _Kind] = {
         f"Distribution over users, {_GROUPS}, medians as strokes; the longest tails are cut off at the right.",
         accuracy.violins,
     ),
-    "clicks": _Kind("All metrics", "Mean over seeds; the strokes are the standard deviation.", accuracy.clicks),
+    "clicks": _Kind(
+        "AUC and NEL, as in the paper's Fig. 3",
+        "AUC from chance (0.5) on: mean over users of each user's, and over all query rows together; a user's NEL (box:"
+        " quartiles and median, whiskers: the last user within 1.5 boxes); its mean. Strokes: deviation over seeds.",
+        accuracy.clicks,
+    ),
     "calibration": _Kind(
         "Calibration",
         "Predicted and observed share of clicks, by tenths of the predictions, corrected for the training weights;"

@@ -1,12 +1,18 @@
 """Figures of how good the entries are: means, distributions over users, groups of users, new items, clicks."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
+from paml.analysis.comparisons import OverSeeds
 from paml.analysis.format import count
+from paml.analysis.plan import MetricFacts
+from paml.analysis.results import Pooled
 from paml.analysis.tests import mean_interval
 from paml.report.figures import style
 from paml.report.figures.material import DrawnEntry, Material
@@ -212,40 +218,57 @@ def by_group_caption(material: Material) -> str:
 
 
 def clicks(material: Material) -> Canvas | None:
-    """All metrics of clicks, a panel each, with the standard deviation over seeds."""
-    plan = material.results.plan
-    metrics = plan.metrics if plan.data.target == "click" else ()
-    shown = [
-        entry
-        for entry in material.entries
-        if all(material.summary(entry, metric.name).mean is not None for metric in metrics)
-    ]
-    if len(metrics) < 2 or not shown:
+    """The paper's Fig. 3: AUC (per user, and pooled over users), the users' NEL as boxes, and the mean NEL."""
+    results, plan = material.results, material.results.plan
+    users = {entry: value_U for entry in material.present() if len(value_U := material.per_user(entry))}
+    if plan.data.target != "click" or not users:
         return None
-    figure = style.canvas(style.rows_height(len(shown)))
-    width = (style.WIDTH - style.LABELS - 0.2 - 0.3 * (len(metrics) - 1)) / len(metrics)
-    for side, metric in enumerate(metrics):
-        left = style.LABELS + side * (width + 0.3)
-        axes = style.panel(figure, left, 0.08, width, style.ROW * len(shown))
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+    entries = list(users)
+    panels: list[Callable[[Axes], None]] = [
+        *(partial(_bars, m, entries, [material.summary(one, m.name) for one in entries]) for m in plan.metrics[1:]),
+        *(partial(_bars, m, entries, [results.pooled[m.name][one.name] for one in entries]) for m in plan.pooled),
+        partial(_user_boxes, plan.headline, users),
+        partial(_bars, plan.headline, entries, [material.summary(one) for one in entries]),
+    ]
+    height = style.ROW * len(entries) + 0.75  # of a panel and its label; two stand side by side
+    width = (style.WIDTH - style.LABELS - 0.5) / 2
+    figure = style.canvas(height * ((len(panels) + 1) // 2))
+    for k, draw in enumerate(panels):
+        left, top = style.LABELS + k % 2 * (width + 0.3), 0.08 + k // 2 * height
+        axes = style.panel(figure, left, top, width, style.ROW * len(entries))
+        axes.set_ylim(len(entries) - 0.5, -0.5)
         axes.set_yticks([])
         axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
-        found = [material.summary(entry, metric.name) for entry in shown]
-        mean_E = np.array([one.mean for one in found])
-        deviations = [one.deviation for one in found]
-        start = 0.5 if metric.better == "higher" and mean_E.min() >= 0.5 else 0.0  # the chance level of a ranking
-        for k, (entry, deviation) in enumerate(zip(shown, deviations, strict=True)):
-            if side == 0:
-                style.name_row(axes, k, entry.label)
-            (bar,) = axes.barh([k], [mean_E[k] - start], left=start, height=0.6, color=entry.colour)
-            style.mark(bar, f"{entry.label}: {metric.label} {mean_E[k]:.4f} ± {deviation or 0:.4f}")
-            if deviation:
-                axes.plot([mean_E[k] - deviation, mean_E[k] + deviation], [k, k], color=INK, linewidth=1.1)
-        widest = max(mean + (deviation or 0) for mean, deviation in zip(mean_E, deviations, strict=True))
-        axes.set_xlim(start, start + (widest - start or 1) * 1.06)
         axes.locator_params(axis="x", nbins=4)
-        axes.set_xlabel(material.axis(metric))
+        for y, entry in enumerate(entries if k % 2 == 0 else []):
+            style.name_row(axes, y, entry.label)
+        draw(axes)
     return figure
+
+
+def _bars(metric: MetricFacts, entries: list[DrawnEntry], found: Sequence[OverSeeds | Pooled], axes: Axes) -> None:
+    """Means with the standard deviation over seeds; a ranking's from chance (0.5) on."""
+    start = 0.5 if metric.better == "higher" else 0.0
+    edges = [start]
+    for k, (entry, one) in enumerate(zip(entries, found, strict=True)):
+        if one.mean is None:
+            continue
+        deviation = one.deviation or 0.0
+        (bar,) = axes.barh([k], [one.mean - start], left=start, height=0.6, color=entry.colour)
+        style.mark(bar, f"{entry.label}: {metric.label} {one.mean:.4f} ± {deviation:.4f}")
+        if deviation:
+            axes.plot([one.mean - deviation, one.mean + deviation], [k, k], color=INK, linewidth=1.1)
+        edges += [one.mean - deviation, one.mean + deviation]
+    low, high = min(edges), max(edges)
+    room = 0.06 * (high - low) or 0.06
+    axes.set_xlim(low if low == start else low - room, high + room)
+    axes.set_xlabel(f"{metric.label}\n({metric.better} is better)")
+
+
+def _user_boxes(metric: MetricFacts, users: dict[DrawnEntry, np.ndarray], axes: Axes) -> None:
+    reach = [_box(axes, k, entry, value_U, False) for k, (entry, value_U) in enumerate(users.items())]
+    _fit(axes, [edge for pair in reach for edge in pair])
+    axes.set_xlabel(f"a user's {metric.label}\n({metric.better} is better)")
 
 
 def calibration(material: Material) -> Canvas | None:

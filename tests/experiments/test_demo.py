@@ -1,0 +1,31 @@
+"""The demonstration on a small version of the embedded clicks; `test_cli.py` runs it on the ratings at full size."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import run
+from paml.experiments import demo
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, without_pdf: None) -> None:
+    monkeypatch.setitem(demo.WORLDS, "click", {"target": "click", "users": 150, "items": 40})
+    monkeypatch.setattr(demo, "SHORT", {"epochs": 1, "ensemble_size": 1, "hidden": "8"})
+    monkeypatch.setattr(demo, "SEEDS", 1)
+
+
+def test_clicks_have_a_demonstration_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    done = run("demo", "--clicks", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "AUC, pooled over users" in done.stdout
+    assert "The clicks' own noise: no predictor can have a lower NEL than 0.0" in done.stdout
+    assert "report: paml-demo-clicks/comparison/report.html" in done.stdout
+    page = (tmp_path / "paml-demo-clicks" / "comparison" / "report.html").read_text()
+    assert "AUC and NEL, as in the paper&#x27;s Fig. 3" in page
+    assert "AUCs of 0.5882 and 0.5806" in page
+    results = json.loads((tmp_path / "paml-demo-clicks" / "comparison" / "results.json").read_text())
+    assert set(results["pooled"]["auc"]) == set(results["table"]["auc"]) > {"reg_paml", "ridge", "logistic"}
+    mixed = run("demo", "--out", "paml-demo-clicks", cwd=tmp_path)
+    assert "holds a data set other than the demonstration's" in mixed.stderr
