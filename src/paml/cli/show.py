@@ -125,7 +125,7 @@ def settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
     """Every setting with its default and description."""
     defaults = settings().model_dump(mode="json")
     return {
-        name: {"default": defaults[name], "description": field.description}
+        name: {"default": defaults.get(name, field.default), "description": field.description}
         for name, field in settings.model_fields.items()
     }
 

@@ -29,7 +29,7 @@ from paml.data.sources.download import fetch
 from paml.errors import DataError, SettingsError
 from paml.files import new_folder
 from paml.progress import SILENT, Progress
-from paml.settings import build_all
+from paml.settings import Settings, build, build_all
 
 DEFAULT_FOLDER = Path("paml-data")
 
@@ -59,8 +59,7 @@ def prepare(
     393
     """
     kind = find_source(source)
-    source_settings, protocol = build_all([kind.settings, Protocol], {**(settings or {}), **more})
-    assert isinstance(protocol, Protocol)
+    source_settings, protocol = _settings(kind, {**(settings or {}), **more})
     inputs = {"path": path, "extra": extra, "schema": schema}
     paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
     if not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:
@@ -90,6 +89,16 @@ def prepare(
         raw = replace(raw, notes=(*raw.notes, *_many_without_profile(raw, chosen.users)))
         write_split(raw, chosen, record, protocol, folder, progress)
     return Dataset.open(target)
+
+
+def _settings(kind: Source, given: Mapping[str, Any]) -> tuple[Settings, Protocol]:
+    """Settings of the source and of the protocol; those that the source's settings imply do not replace given ones."""
+    source_settings, protocol = build_all([kind.settings, Protocol], given)
+    if kind.implies is not None:
+        values = {key: value for key, value in given.items() if key in Protocol.model_fields}
+        protocol = build(Protocol, {**kind.implies(source_settings), **values})
+    assert isinstance(protocol, Protocol)
+    return source_settings, protocol
 
 
 def _input(kind: Source, argument: str, given: str | Path | None) -> Path | None:
@@ -208,7 +217,7 @@ def _many_without_profile(raw: RawData, users: pl.DataFrame) -> list[str]:
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
-    """The rules in the paper's order, with a record of each."""
+    """The rules in the paper's order (unless `cold_rule` is last), with a record of each."""
     rules: list[RuleRecord] = []
 
     def apply(rule: str, kept: Kept) -> pl.DataFrame:
@@ -217,11 +226,17 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
             raise DataError(f"no users are left after the rule '{rule}'", remedy="loosen the protocol's settings")
         return kept.users
 
+    def apply_cold_rule(users: pl.DataFrame) -> pl.DataFrame:
+        return apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
+
     users = apply("users with log data", with_interactions(users))
-    users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
+    if protocol.cold_rule == "first":
+        users = apply_cold_rule(users)
     if protocol.drop_invalid_profiles:
         users = apply("no blank or invalid profile value", valid_profiles(users, schema.features("user")))
     clicks = schema.target.kind == "click"
     what = f"at least {protocol.min_interactions} {'clicks' if clicks else 'ratings'}"
     users = apply(what, enough_interactions(users, protocol.min_interactions, clicks=clicks))
+    if protocol.cold_rule == "last":
+        users = apply_cold_rule(users)
     return users, rules

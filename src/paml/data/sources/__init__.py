@@ -79,6 +79,7 @@ SOURCES: dict[str, Source] = {
             _FILES,
             bookcrossing.ARCHIVE,
             Paper(users=7827, items=185_973, major=0.72),
+            bookcrossing.implied,
         ),
         Source(
             "taobao",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -76,3 +77,5 @@ class Source:
     archive: Archive | None = None
     """What is downloaded if no input is given."""
     paper: Paper | None = None
+    implies: Callable[[Settings], Mapping[str, Any]] | None = None
+    """Protocol settings that follow from the source's settings, unless they are given."""
