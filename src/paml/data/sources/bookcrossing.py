@@ -74,13 +74,7 @@ def implied(settings: Settings) -> Mapping[str, Any]:
 
 def load(request: LoadRequest) -> RawData:
     """Ratings, users with state, country and age, and every rated book with year, publisher and author."""
-    reader = TableReader(request)
-    folder = reader.folder()
-    files = [folder.first_of(f"BX-{old}.csv", f"{new}.csv") for old, new in NAMES.items()]
-    ratings, users, books = (
-        reader.read(role, file, columns, _dialect(file))
-        for (role, columns), file in zip(COLUMNS.items(), files, strict=True)
-    )
+    reader, ratings, users, books = read_tables(request)
     explicit = ratings.filter(pl.col("target") > 0)
     rated = explicit.select("item").unique()
     implicit, missing = (
@@ -91,12 +85,23 @@ def load(request: LoadRequest) -> RawData:
         f"{implicit:,} implicit ratings (0) left out",
         f"{missing:,} rated books have no description: their year, publisher and author are unknown",
     )
-    items = rated.sort("item").join(_books(books), on="item", how="left", maintain_order="left")
-    users = _users(users)
+    items = rated.sort("item").join(books, on="item", how="left", maintain_order="left")
     assert isinstance(request.settings, BookCrossingSettings)
     if request.settings.reading == "log":
         users = _with_log(users, ratings)
     return reader.raw(_schema(), explicit, users, items, notes=notes)
+
+
+def read_tables(request: LoadRequest) -> tuple[TableReader, pl.LazyFrame, pl.LazyFrame, pl.LazyFrame]:
+    """The reader, ratings (implicit ones, 0, included), users with state, country and age, and books."""
+    reader = TableReader(request)
+    folder = reader.folder()
+    files = [folder.first_of(f"BX-{old}.csv", f"{new}.csv") for old, new in NAMES.items()]
+    ratings, users, books = (
+        reader.read(role, file, columns, _dialect(file))
+        for (role, columns), file in zip(COLUMNS.items(), files, strict=True)
+    )
+    return reader, ratings, _users(users), _books(books)
 
 
 def _dialect(path: Path) -> Dialect:
