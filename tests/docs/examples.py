@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent.parent
-DOCUMENTS = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "sh", "toml", "json", "text", "nginx"}
 DIRECTIVES = {"run", "needs", "slow", "skip"}
 
