@@ -105,7 +105,7 @@ class Rows:
         rows = ratings.with_columns(_order=order).sort("row", "_order")
         self.user_N, self.target_N = rows["row"].to_numpy(), rows["target"].to_numpy()
         self.item_N = rows["item"].rank("dense").to_numpy().astype(np.int64) - 1
-        self.items = int(self.item_N.max()) + 1
+        self.items = rows["item"].n_unique()
         self.count_U = np.bincount(self.user_N, minlength=users)
         self._place_N = np.arange(len(rows)) - np.repeat(np.cumsum(self.count_U) - self.count_U, self.count_U)
         self._chance: dict[tuple[str, str, int], np.ndarray] = {}

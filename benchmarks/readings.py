@@ -150,6 +150,8 @@ def by_length(books: Books) -> None:
     print("|---:|---:|---:|---:|---:|---:|")
     for count in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15):
         chosen = rows.count_U == count
+        if not chosen.any():
+            continue
         cells = []
         for gain in GAINS:
             three, five = (float(rows.chance("every", gain, k)[chosen].mean()) for k in (3, 5))

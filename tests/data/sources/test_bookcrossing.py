@@ -10,6 +10,7 @@ from paml.data.sources import LoadRequest
 from paml.data.sources.bookcrossing import BookCrossingSettings, load
 from paml.errors import PamlError
 from realdata import real_file
+from smallbooks import write_readers
 
 PLACES = ["rome, lazio, italy", "york, england, united kingdom", "singapore, n/a, singapore"]
 BOOKS = [("0001", 'The \\"Quoted\\" Book', "A; B", "1999", "Smith &amp; Sons"), ("0002", "Plain", "C", "0", "D")]
@@ -88,24 +89,8 @@ def test_implicit_ratings_count_as_log_data(tmp_path: Path) -> None:
     assert "4" not in set(data.users().collect()["user"])
 
 
-def readers(folder: Path) -> Path:
-    """Ten readers with 1 to 10 explicit ratings; the one with 6 also has 20 implicit ones, the one with 7 no age."""
-    folder.mkdir()
-    ages = {user: "NULL" if user == 7 else f'"{20 + user}"' for user in range(1, 11)}
-    people = [f'"{user}";"rome, lazio, italy";{age}' for user, age in ages.items()]
-    log = [f'"{user}";"{user:02}{item:02}";"{1 + item % 10}"' for user in ages for item in range(user)]
-    log += [f'"6";"99{item:02}";"0"' for item in range(20)]
-    for name, lines in (
-        ("BX-Users", ['"User-ID";"Location";"Age"', *people]),
-        ("BX-Books", ['"ISBN";"Book-Title";"Book-Author";"Year-Of-Publication";"Publisher"']),
-        ("BX-Book-Ratings", ['"User-ID";"ISBN";"Book-Rating"', *log]),
-    ):
-        (folder / f"{name}.csv").write_text("".join(line + "\n" for line in lines), encoding="latin-1")
-    return folder
-
-
 def test_the_reading_paper_takes_the_least_active_of_users_with_five_explicit_ratings(tmp_path: Path) -> None:
-    folder = readers(tmp_path / "raw")
+    folder = write_readers(tmp_path / "raw")
     data = paml.prepare("bookcrossing", folder, tmp_path / "a", reading="paper")
     users = data.users().collect().sort(pl.col("user").cast(pl.Int64))
     assert users["user"].to_list() == ["5", "6", "8", "9"]  # of 5, 6, 8, 9 and 10; implicit ratings do not count
@@ -116,7 +101,7 @@ def test_the_reading_paper_takes_the_least_active_of_users_with_five_explicit_ra
 
 
 def test_the_reading_log_ranks_everybody_by_all_ratings(tmp_path: Path) -> None:
-    folder = readers(tmp_path / "raw")
+    folder = write_readers(tmp_path / "raw")
     given, default = (
         paml.prepare("bookcrossing", folder, tmp_path / name, **settings)
         for name, settings in (("a", {"reading": "log"}), ("b", {}))
@@ -127,7 +112,7 @@ def test_the_reading_log_ranks_everybody_by_all_ratings(tmp_path: Path) -> None:
 
 
 def test_a_protocol_setting_that_is_given_is_stronger_than_the_reading(tmp_path: Path) -> None:
-    folder = readers(tmp_path / "raw")
+    folder = write_readers(tmp_path / "raw")
     data = paml.prepare("bookcrossing", folder, tmp_path / "a", reading="paper", min_interactions=8, cold_share=1)
     assert set(data.users().collect()["user"]) == {"8", "9", "10"}
     assert data.manifest.protocol.cold_rule == "last"
