@@ -24,6 +24,11 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
+def added(default: Any, description: str, **limits: Any) -> Any:
+    """A field that older files do not have: at its default it is not written, so that their fingerprints stay valid."""
+    return Field(default, description=description, exclude_if=lambda value: value == default, **limits)
+
+
 def _parse_list(value: Any) -> Any:
     """`"320,192"` -> two parts."""
     return [part for part in value.split(",") if part] if isinstance(value, str) else value

@@ -311,6 +311,8 @@ def test_bookcrossing_has_its_own_numbers(make: Make) -> None:
     assert found is not None
     assert {row.table for row in found.rows} == {"comparison"}
     assert len(found.rows) == 15
+    assert any(said.endswith("users, and the paper 7,827.") for said in found.differences)
+    assert "reading=paper" in " ".join(found.footnotes["comparison"])
 
 
 def test_damaged_and_old_plans_are_refused(tmp_path: Path) -> None:

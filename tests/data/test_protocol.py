@@ -73,6 +73,21 @@ def test_support_and_query_are_never_empty(rows: list[int], share: float) -> Non
     assert np.all(np.abs(counts - share * np.array(rows))[inner] <= 0.5 + 1e-6)
 
 
+def test_support_rows_are_rounded_to_the_nearest_number_or_down() -> None:
+    rows = np.array([2, 3, 5, 6, 8, 10, 13])
+    assert protocol.support_counts(rows, 0.8).tolist() == [1, 2, 4, 5, 6, 8, 10]
+    assert protocol.support_counts(rows, 0.8, "down").tolist() == [1, 2, 4, 4, 6, 8, 10]
+
+
+def test_later_settings_are_written_only_if_they_differ_from_their_default() -> None:
+    """Fingerprints of data sets that were prepared before these settings existed stay valid."""
+    later = {"cold_rule", "support_rounding"}
+    assert not later & set(build(protocol.Protocol, {}).model_dump(mode="json"))
+    other = build(protocol.Protocol, {"cold_rule": "last", "support_rounding": "down"})
+    assert later <= set(other.model_dump(mode="json"))
+    assert build(protocol.Protocol, other.model_dump(mode="json")) == other
+
+
 def test_common_values_round_up_and_halve_two_valued_fields() -> None:
     users = people(gender=["M", "M", "F", "M"], age=["11", "12", "12", "13"], town=["a", "b", "c", "d"])
     groups = protocol.common_values(users, [GENDER, AGE, TOWN], 0.3)

@@ -27,7 +27,11 @@ def list_command(
 
     if as_json:
         sources = {
-            s.name: {"summary": s.summary, "settings": settings_of(s.settings), "protocol": dict(s.protocol)}
+            s.name: {
+                "summary": s.summary,
+                "settings": settings_of(s.settings),
+                "protocol": dict(s.protocol(s.settings())),
+            }
             for s in SOURCES.values()
         }
         print_json({"sources": sources, "protocol": settings_of(Protocol)})
@@ -37,7 +41,7 @@ def list_command(
         path = "fetched, or --from PATH" if source.archive else "needs --from PATH" if source.takes else ""
         console.print(f"[bold]{source.name}[/bold]  {source.summary}  [dim]{path}[/dim]", soft_wrap=True)
         console.print(settings_table(source.settings))
-        for name, value in source.protocol.items():
+        for name, value in source.protocol(source.settings()).items():
             console.print(f"  {name}={value}  [dim]of the protocol, with another default here[/dim]", soft_wrap=True)
     console.print("[bold]protocol[/bold]  settings of every source")
     console.print(settings_table(Protocol))

@@ -59,7 +59,7 @@ def write_split(
         raise DataError("no training users are left", where=record.name, remedy="loosen the protocol's settings")
     users_without_profile = int(users["_without_profile"].sum())
     major = is_major(users, chosen.groups.common, protocol.major_above)
-    support = support_counts(users["_rows"].to_numpy(), protocol.support_share)
+    support = support_counts(users["_rows"].to_numpy(), protocol.support_share, protocol.support_rounding)
     with progress.step("sorting interactions by user"):
         rows = _ordered_rows(raw, users, items, protocol, once=chosen.repeated > 0)
     offsets = np.concatenate([[0], np.cumsum(users["_rows"].to_numpy().astype(np.int64))])

@@ -100,8 +100,6 @@ class Manifest(Settings):
 
     def _digest(self, exclude: set[str]) -> str:
         covered = self.model_dump(mode="json", exclude=exclude)
-        if self.protocol.min_counts == "rows":
-            del covered["protocol"]["min_counts"]  # as before the setting existed: ratings keep their fingerprints
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 

@@ -29,7 +29,7 @@ from paml.data.sources.download import fetch
 from paml.errors import DataError, SettingsError
 from paml.files import new_folder
 from paml.progress import SILENT, Progress
-from paml.settings import build_all
+from paml.settings import Settings, build, build_all
 
 DEFAULT_FOLDER = Path("paml-data")
 
@@ -59,9 +59,7 @@ def prepare(
     393
     """
     kind = find_source(source)
-    values = {**kind.protocol, **(settings or {}), **more}
-    source_settings, protocol = build_all([kind.settings, Protocol], values)
-    assert isinstance(protocol, Protocol)
+    source_settings, protocol = _settings(kind, {**(settings or {}), **more})
     inputs = {"path": path, "extra": extra, "schema": schema}
     paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
     if not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:
@@ -92,6 +90,13 @@ def prepare(
         raw = replace(raw, notes=notes)
         write_split(raw, chosen, record, protocol, folder, progress)
     return Dataset.open(target)
+
+
+def _settings(kind: Source, given: Mapping[str, Any]) -> tuple[Settings, Protocol]:
+    """Settings of the source and of the protocol, some of whose defaults may be the source's own."""
+    source_settings, _ = build_all([kind.settings, Protocol], given)
+    values = {key: value for key, value in given.items() if key in Protocol.model_fields}
+    return source_settings, build(Protocol, {**kind.protocol(source_settings), **values})
 
 
 def _input(kind: Source, argument: str, given: str | Path | None) -> Path | None:
@@ -223,7 +228,7 @@ def _chosen_by_clicks(protocol: Protocol) -> list[str]:
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
-    """The rules in the paper's order, with a record of each."""
+    """The rules in the paper's order (unless `cold_rule` is last), with a record of each."""
     if protocol.min_counts == "clicks" and schema.target.kind != "click":
         raise SettingsError("min_counts is 'clicks', but the targets are ratings", remedy="use min_counts=rows")
     rules: list[RuleRecord] = []
@@ -234,12 +239,18 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
             raise DataError(f"no users are left after the rule '{rule}'", remedy="loosen the protocol's settings")
         return kept.users
 
+    def apply_cold_rule(users: pl.DataFrame) -> pl.DataFrame:
+        return apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
+
     users = apply("users with log data", with_interactions(users))
-    users = apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
+    if protocol.cold_rule == "first":
+        users = apply_cold_rule(users)
     if protocol.drop_invalid_profiles:
         users = apply("no blank or invalid profile value", valid_profiles(users, schema.features("user")))
     rows = "interactions" if schema.target.kind == "click" else "ratings"
     counted = "clicks" if protocol.min_counts == "clicks" else rows
     enough = enough_interactions(users, protocol.min_interactions, protocol.min_counts)
     users = apply(f"at least {protocol.min_interactions} {counted}", enough)
+    if protocol.cold_rule == "last":
+        users = apply_cold_rule(users)
     return users, rules

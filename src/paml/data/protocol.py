@@ -13,7 +13,7 @@ import polars as pl
 from pydantic import BeforeValidator, Field as Described, PlainSerializer
 
 from paml.data.schema import Field, Kind
-from paml.settings import Settings
+from paml.settings import Settings, added
 
 SPLITS = ("train", "validation", "test")
 TOLERANCE = 1e-9  # so that ceil(0.3 * 10) is 3 and floor(0.8 * 5) is 4 despite rounding of the product
@@ -48,13 +48,19 @@ class Protocol(Settings):
 
     seed: int = Described(0, ge=0, description="seed of the user split and of the support/query split")
     cold_share: float = Described(0.8, gt=0, le=1, description="share of users to keep, those with the least log data")
+    cold_rule: Literal["first", "last"] = added(
+        "first", "choose those users before the other rules on users (first), or among the users these keep (last)"
+    )
     drop_invalid_profiles: bool = Described(True, description="drop users with a blank or invalid profile value")
     min_interactions: int = Described(2, ge=2, description="drop users with fewer rows, or clicks (see min_counts)")
-    min_counts: Literal["rows", "clicks"] = Described(
-        "rows", description="what min_interactions counts: rows, or clicks (the paper's rule, which reads query labels)"
+    min_counts: Literal["rows", "clicks"] = added(
+        "rows", "what min_interactions counts: rows, or clicks (the paper's rule, which reads query labels)"
     )
     user_ratio: Ratio = Described((7.0, 1.0, 2.0), description="users in train:validation:test")
     support_share: float = Described(0.8, gt=0, lt=1, description="share of a user's rows in the support set")
+    support_rounding: Literal["nearest", "down"] = added(
+        "nearest", "round the number of support rows to the nearest whole number, or down"
+    )
     support_by: Literal["random", "time"] = Described(
         "random", description="random rows as support set, or the user's earliest rows (time)"
     )
@@ -112,9 +118,10 @@ def split_users(count: int, ratio: Sequence[float], seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 1]).permutation(codes)
 
 
-def support_counts(rows: np.ndarray, share: float) -> np.ndarray:
+def support_counts(rows: np.ndarray, share: float, rounding: Literal["nearest", "down"] = "nearest") -> np.ndarray:
     """Support rows per user: `share` of the rows, rounded, at least one support and one query row (step 4)."""
-    return np.clip(np.floor(share * rows + 0.5 + TOLERANCE), 1, rows - 1).astype(np.int64)
+    half = 0.5 if rounding == "nearest" else 0.0
+    return np.clip(np.floor(share * rows + half + TOLERANCE), 1, rows - 1).astype(np.int64)
 
 
 class Groups(NamedTuple):

@@ -1,13 +1,16 @@
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import paml
 from paml.data.describe import describe
+from paml.data.resplit import resplit
 from paml.data.sources import LoadRequest
 from paml.data.sources.bookcrossing import BookCrossingSettings, load
 from paml.errors import PamlError
 from realdata import real_file
+from smallbooks import write_readers
 
 PLACES = ["rome, lazio, italy", "york, england, united kingdom", "singapore, n/a, singapore"]
 BOOKS = [("0001", 'The \\"Quoted\\" Book', "A; B", "1999", "Smith &amp; Sons"), ("0002", "Plain", "C", "0", "D")]
@@ -86,6 +89,42 @@ def test_implicit_ratings_count_as_log_data(tmp_path: Path) -> None:
     assert "4" not in set(data.users().collect()["user"])
 
 
+def test_the_reading_paper_takes_the_least_active_of_users_with_five_explicit_ratings(tmp_path: Path) -> None:
+    folder = write_readers(tmp_path / "raw")
+    data = paml.prepare("bookcrossing", folder, tmp_path / "a", reading="paper")
+    users = data.users().collect().sort(pl.col("user").cast(pl.Int64))
+    assert users["user"].to_list() == ["5", "6", "8", "9"]  # of 5, 6, 8, 9 and 10; implicit ratings do not count
+    assert users["support_rows"].to_list() == [4, 4, 6, 7]
+    assert data.manifest.items == 55
+    assert [rule.rule for rule in data.manifest.rules][-1] == "80% with the least log data"
+    assert data.manifest.source.settings == {"reading": "paper"}
+
+
+def test_the_reading_log_ranks_everybody_by_all_ratings(tmp_path: Path) -> None:
+    folder = write_readers(tmp_path / "raw")
+    given, default = (
+        paml.prepare("bookcrossing", folder, tmp_path / name, **settings)
+        for name, settings in (("a", {"reading": "log"}), ("b", {}))
+    )
+    assert set(given.users().collect()["user"]) == {"2", "3", "4", "5", "8", "9"}  # not 6 and 10, who have most
+    assert given.fingerprint == default.fingerprint
+    assert default.manifest.source.settings == {}
+
+
+def test_a_protocol_setting_that_is_given_is_stronger_than_the_reading(tmp_path: Path) -> None:
+    folder = write_readers(tmp_path / "raw")
+    data = paml.prepare("bookcrossing", folder, tmp_path / "a", reading="paper", min_interactions=8, cold_share=1)
+    assert set(data.users().collect()["user"]) == {"8", "9", "10"}
+    assert data.manifest.protocol.cold_rule == "last"
+    again = resplit(data, 1, tmp_path / "b").users().collect()
+    assert again.sort("user")["support_rows"].to_list() == [8, 6, 7]
+
+
+def test_an_unknown_reading_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PamlError, match="setting 'reading' is 'text'; expected 'log' or 'paper'"):
+        paml.prepare("bookcrossing", tmp_path, tmp_path / "a", reading="text")
+
+
 def test_bad_lines_are_named_with_their_original_number(tmp_path: Path) -> None:
     folder = old_form(tmp_path / "old")
     path = folder / "BX-Users.csv"
@@ -108,9 +147,22 @@ def test_real_book_crossing(tmp_path: Path) -> None:
     assert (len(users), users["age"].count(), users["_log"].sum()) == (278_858, 168_096, 1_149_780)
     assert len(items) == 185_973
     assert raw.notes[0].startswith("716,109 implicit ratings")
-    facts = describe(paml.prepare("bookcrossing", archive, tmp_path / "BX"))
+    data = paml.prepare("bookcrossing", archive, tmp_path / "BX")
+    facts = describe(data)
     assert (facts["users"], facts["items"]) == (7814, 185_973)
     assert facts["groups"]["major"] == pytest.approx(0.668, abs=5e-4)
+    assert data.fingerprint == "db56bcb701d018ba9e04833ddae5ce42fe185fb7c7f54b8d38281fb3ae5eac2a"
+
+
+@pytest.mark.slow
+def test_real_book_crossing_by_the_reading_nearest_to_the_paper(tmp_path: Path) -> None:
+    data = paml.prepare("bookcrossing", real_file("BX-CSV-Dump.zip"), tmp_path / "BX", reading="paper")
+    facts = describe(data)
+    assert (facts["users"], facts["items"], facts["interactions"]) == (7724, 185_973, 81_648)
+    assert facts["groups"]["major"] == pytest.approx(0.734, abs=5e-4)
+    users = data.users().collect()
+    assert users["query_rows"].mean() == pytest.approx(2.50, abs=5e-3)
+    assert users.select(pl.sum_horizontal("support_rows", "query_rows").min()).item() == 5
 
 
 def test_readers_without_a_profile_are_kept(tmp_path: Path) -> None:

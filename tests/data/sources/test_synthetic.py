@@ -2,6 +2,7 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import paml
@@ -101,7 +102,7 @@ def test_dials_at_their_defaults_give_the_world_that_is_older_than_them(tmp_path
     assert hashlib.sha256(rows.tobytes()).hexdigest()[:16] == "9ace4a7ad1fe5fba"
     given = paml.prepare("synthetic", out=tmp_path / "b", users=200, items=60, minor_distance=1, minor_spread=1)
     assert given.fingerprint == data.fingerprint
-    for dial in synthetic.DIALS:
+    for dial in ("minor_distance", "minor_spread"):
         other = paml.prepare("synthetic", out=tmp_path / dial, users=200, items=60, **{dial: 2})
         assert other.fingerprint != data.fingerprint
         assert other.manifest.source.settings[dial] == 2

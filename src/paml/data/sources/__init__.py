@@ -79,6 +79,7 @@ SOURCES: dict[str, Source] = {
             _FILES,
             bookcrossing.ARCHIVE,
             Paper(users=7827, items=185_973, major=0.72),
+            bookcrossing.protocol,
         ),
         Source(
             "taobao",
@@ -86,7 +87,9 @@ SOURCES: dict[str, Source] = {
             taobao.TaobaoSettings,
             taobao.load,
             _FILES,
-            protocol={"min_counts": "clicks"},  # the paper's rule, for the counterpart of the paper's own clicks
+            protocol=lambda _: {
+                "min_counts": "clicks"
+            },  # the paper's rule, for the counterpart of the paper's own clicks
         ),
         Source(
             "tables",

@@ -77,5 +77,5 @@ class Source:
     archive: Archive | None = None
     """What is downloaded if no input is given."""
     paper: Paper | None = None
-    protocol: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the protocol whose defaults differ for this source."""
+    protocol: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
+    """Settings of the protocol whose defaults differ for this source, given the source's own settings."""

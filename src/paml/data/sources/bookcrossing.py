@@ -1,12 +1,15 @@
 """Book-Crossing (Ziegler et al., WWW 2005): explicit ratings 1 to 10; a rating of 0 is implicit and left out.
 
-Implicit ratings do count as log data for ranking users: that comes closest to the paper's number of users.
+In the reading `log`, implicit ratings do count as log data for ranking users: that comes closest to the paper's number
+of users; in the reading `paper`, only explicit ratings exist.
 Two forms are read: the original dump (`BX-*.csv`: latin-1, `;`, backslash escapes) and the later one in UTF-8
 (`Ratings.csv`, `Users.csv`, `Books.csv`). A location is "city, state, country"; a state or country with
 other characters than letters and punctuation is garbled, hence invalid (paper, Sec. D.1).
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import polars as pl
 
@@ -16,7 +19,7 @@ from paml.data.readers.text import Dialect
 from paml.data.schema import Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
 from paml.data.sources.download import Archive
-from paml.settings import Settings
+from paml.settings import Settings, added
 
 ARCHIVE = Archive(
     "BX-CSV-Dump.zip",
@@ -52,18 +55,26 @@ COLUMNS = {
 
 
 class BookCrossingSettings(Settings):
-    """Book-Crossing has no settings of its own."""
+    """Which of the possible readings of the paper's rules is used."""
+
+    reading: Literal["log", "paper"] = added(
+        "log", "log: users by the letter of the rules; paper: the reading nearest to the paper's numbers (docs/data.md)"
+    )
+
+
+NEAREST = {"cold_rule": "last", "min_interactions": 5, "support_rounding": "down"}
+"""Protocol of the reading `paper`, which also ranks users by explicit ratings only (benchmarks/readings.py)."""
+
+
+def protocol(settings: Settings) -> Mapping[str, Any]:
+    """Settings of the protocol that a reading has, where nothing else is asked for."""
+    assert isinstance(settings, BookCrossingSettings)
+    return NEAREST if settings.reading == "paper" else {}
 
 
 def load(request: LoadRequest) -> RawData:
     """Ratings, users with state, country and age, and every rated book with year, publisher and author."""
-    reader = TableReader(request)
-    folder = reader.folder()
-    files = [folder.first_of(f"BX-{old}.csv", f"{new}.csv") for old, new in NAMES.items()]
-    ratings, users, books = (
-        reader.read(role, file, columns, _dialect(file))
-        for (role, columns), file in zip(COLUMNS.items(), files, strict=True)
-    )
+    reader, ratings, users, books = read_tables(request)
     explicit = ratings.filter(pl.col("target") > 0)
     rated = explicit.select("item").unique()
     implicit, missing = (
@@ -74,12 +85,23 @@ def load(request: LoadRequest) -> RawData:
         f"{implicit:,} implicit ratings (0) left out",
         f"{missing:,} rated books have no description: their year, publisher and author are unknown",
     )
-    items = rated.sort("item").join(_books(books), on="item", how="left", maintain_order="left")
-    log = ratings.group_by("user").agg(_log=pl.len().cast(pl.Int64))
-    users = (
-        _users(users).join(log, on="user", how="left", maintain_order="left").with_columns(pl.col("_log").fill_null(0))
-    )
+    items = rated.sort("item").join(books, on="item", how="left", maintain_order="left")
+    assert isinstance(request.settings, BookCrossingSettings)
+    if request.settings.reading == "log":
+        users = _with_log(users, ratings)
     return reader.raw(_schema(), explicit, users, items, notes=notes)
+
+
+def read_tables(request: LoadRequest) -> tuple[TableReader, pl.LazyFrame, pl.LazyFrame, pl.LazyFrame]:
+    """The reader, ratings (implicit ones, 0, included), users with state, country and age, and books."""
+    reader = TableReader(request)
+    folder = reader.folder()
+    files = [folder.first_of(f"BX-{old}.csv", f"{new}.csv") for old, new in NAMES.items()]
+    ratings, users, books = (
+        reader.read(role, file, columns, _dialect(file))
+        for (role, columns), file in zip(COLUMNS.items(), files, strict=True)
+    )
+    return reader, ratings, _users(users), _books(books)
 
 
 def _dialect(path: Path) -> Dialect:
@@ -99,6 +121,12 @@ def _users(users: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("age").cast(pl.Int64, strict=False).cast(pl.String),
         **{side: pl.when(value != "").then(value) for side, value in known.items()},
     )
+
+
+def _with_log(users: pl.LazyFrame, ratings: pl.LazyFrame) -> pl.LazyFrame:
+    """How many ratings a user has, implicit ones included."""
+    log = ratings.group_by("user").agg(_log=pl.len().cast(pl.Int64))
+    return users.join(log, on="user", how="left", maintain_order="left").with_columns(pl.col("_log").fill_null(0))
 
 
 def _books(books: pl.LazyFrame) -> pl.LazyFrame:

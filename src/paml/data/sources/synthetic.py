@@ -16,15 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field as Described, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field as Described
 
 from paml.data.schema import CLICK_WEIGHTS, Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
-from paml.settings import Settings
+from paml.settings import Settings, added
 
 TASTE_DIMENSIONS = 8
 PERSONAL_SD = 0.45  # of the personal part of a taste, in each dimension
-DIALS = ("minor_distance", "minor_spread")
 CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of working memory
 TINY = np.finfo(np.float32).tiny
 INVALID_PROFILES = 0.015  # share of users with a blank or impossible profile value
@@ -53,19 +52,12 @@ class SyntheticSettings(Settings):
     target: Literal["rating", "click"] = Described("rating", description="ratings from 1 to 5, or clicks")
     median_rows: float = Described(28.0, ge=2, le=1e6, description="median number of interactions per user")
     world: int = Described(0, ge=0, description="seed of the world itself; `seed` is the seed of the splits")
-    minor_distance: float = Described(
-        1.0, ge=0, le=100, description="how far rare profile values move tastes; at 0 no farther than common ones"
+    minor_distance: float = added(
+        1.0, "how far rare profile values move tastes; at 0 no farther than common ones", ge=0, le=100
     )
-    minor_spread: float = Described(
-        1.0, gt=0, le=100, description="personal part of minor users' tastes relative to that of major users"
+    minor_spread: float = added(
+        1.0, "personal part of minor users' tastes relative to that of major users", gt=0, le=100
     )
-
-    @model_serializer(mode="wrap")
-    def _without_untouched_dials(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without dials at their defaults: that world is older than the dials, and keeps its fingerprint."""
-        values: dict[str, Any] = handler(self)
-        fields = type(self).model_fields
-        return {name: value for name, value in values.items() if name not in DIALS or value != fields[name].default}
 
 
 @dataclass(frozen=True)
