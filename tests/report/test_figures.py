@@ -12,10 +12,14 @@ import pytest
 from paml.analysis.results import read_results
 from paml.baselines import reweighted
 from paml.data.schema import CLICK_WEIGHTS
-from paml.report.figures import FIGURES, Figure, figures, save_figures, style
-from paml.report.figures.accuracy import calibration_curve, kernel_density
-from paml.report.figures.material import Material
-from report.comparison import write_comparison
+from paml.report.figures import FIGURES, Figure, figures, groups, save_figures, style
+from paml.report.figures.accuracy import calibration_curve
+from paml.report.figures.behaviour import mean_curve
+from paml.report.figures.embeddings import separation
+from paml.report.figures.groups import kernel_density
+from paml.report.figures.material import PAPER_BOUND, Material
+from paml.report.figures.rates import rates_common
+from report.comparison import TRUTH, write_comparison
 from report.complete import complete, summarise_again
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,17 +60,35 @@ def test_files_are_sound_and_refer_to_themselves_only(ratings: Path, clicks: Pat
         referred = set(re.findall(r'(?:href="|url\()([^")]+)', text))
         assert all(target.removeprefix("#") in ids for target in referred)
         assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-        assert style.INK not in text.replace(style._STANDALONE, "")
         assert "script" not in text
         assert not list(root.iter(f"{SVG}image"))
     for path in (ratings / "figures").glob("*.pdf"):
         assert path.read_bytes().startswith(b"%PDF")
 
 
+def test_files_need_no_variables(ratings: Path, clicks: Path) -> None:
+    """A program that knows no CSS variables, and takes no colour from a page, shows every mark all the same."""
+    for path in [*(ratings / "figures").glob("*.svg"), *(clicks / "figures").glob("*.svg")]:
+        text = path.read_text()
+        assert "var(" not in text
+        assert "currentColor" not in text
+        assert f"fill: {style.INK}" in text
+    medians = (ratings / "figures" / "boxes.svg").read_text().partition("</style>")[2]
+    assert medians.count(f"stroke: {style.PAPER}") >= len(labels(ratings))
+
+
+def test_the_page_has_its_own_colours(ratings: Path) -> None:
+    page = (ratings / "report.html").read_text()
+    assert style.INK not in page.partition("<body>")[2]
+    assert style.PAPER not in page
+    assert "var(--paper, #fff)" in page
+
+
 def test_the_same_comparison_gives_the_same_bytes(clicks: Path) -> None:
     before = {path.name: path.read_bytes() for path in (clicks / "figures").iterdir()}
     drawn = figures(clicks, read_results(clicks))
-    assert {f"{name}.svg": figure.svg.encode() for name, figure in drawn.items()}.items() <= before.items()
+    files = {f"{name}.svg": style.standalone(figure.svg).encode() for name, figure in drawn.items()}
+    assert files.items() <= before.items()
     assert {f"{name}.pdf": figure.pdf for name, figure in drawn.items()}.items() <= before.items()
 
 
@@ -110,14 +132,142 @@ def test_marks_lie_where_their_values_are(ratings: Path) -> None:
     assert np.abs(slope * value_K + start - x_K).max() < 0.05
 
 
-def test_rates_and_violins_show_both_groups(ratings: Path) -> None:
+def test_rates_show_both_groups_and_count_users_once(ratings: Path) -> None:
     rows = pl.read_parquet(ratings / "rows.parquet")
     marks = meanings(ratings, "rates")
     assert len(marks) == 2 * 4  # MeLU has one rate for all
-    minor = rows.filter((pl.col("method") == "paml") & (pl.col("group") == "minor"))["rate"]
-    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(marks)
-    assert len(meanings(ratings, "violins")) == 2 * 6  # the best baseline, three methods, two variants
-    assert len(meanings(ratings, "failure")) == 2 * 2
+    minor = rows.filter((pl.col("method") == "paml") & (pl.col("group") == "minor"))
+    assert len(minor) == 2 * minor["user"].n_unique()  # two seeds
+    text = next(mark for mark in marks if mark.startswith("PAML, minor users: "))
+    assert f"mean learning rate {minor['rate'].mean():.4g} ± " in text
+    assert text.endswith(f", {minor['user'].n_unique()} users in 2 seeds")
+
+
+def test_all_users_on_a_common_axis(ratings: Path) -> None:
+    rows = pl.read_parquet(ratings / "rows.parquet")
+    marks = meanings(ratings, "rates_common")
+    assert len(marks) == 3 * 4  # the groups, and everyone
+    text = (ratings / "figures" / "rates_common.svg").read_text()
+    for name, label in (("paml", "PAML"), ("reg_paml", "REG-PAML")):
+        rate_N = rows.filter(pl.col("method") == name)["rate"].to_numpy()
+        assert any(mark.startswith(f"{label}, all users: mean learning rate {rate_N.mean():.4g} ±") for mark in marks)
+        assert f"all {style.plain(rate_N.mean())} ± {style.plain(rate_N.std(), 2)}" in text
+    ticks = re.findall(r">([\d.]+)</text>", text)
+    assert len(ticks) == len(set(ticks))  # one axis for all panels
+    assert "0" in ticks
+
+
+def with_rates(folder: Path, change: pl.Expr) -> Material:
+    """The comparison with other rates."""
+    path = folder / "rows.parquet"
+    pl.read_parquet(path).with_columns(rate=change).write_parquet(path)
+    return Material.read(folder, summarise_again(folder))
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_every_variant_with_personal_rates_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = [f"reg_paml gamma={k}e-4" for k in range(2, 14)]
+    monkeypatch.setattr("report.comparison.TRUTH", TRUTH | dict.fromkeys(variants, 0.0))
+    folder = write_comparison(tmp_path / "OUT", methods=["paml", "reg_paml"], variants=variants, users=20)
+    with_rates(folder, pl.col("support_rows") / 1000)
+    drawn = figures(folder, read_results(complete(folder)))
+    for variant in variants:
+        label = labels(folder)[variant]
+        assert f"{label}, minor users" in drawn["violins"].svg
+        assert f"{label}, minor users" in drawn["violins_enlarged"].svg
+    named = {name: name.removeprefix("reg_paml ") in drawn["shots"].svg for name in variants}
+    hidden = len(named) - sum(named.values())
+    assert hidden == 2 + 12 - 8
+    assert drawn["shots"].caption.endswith(f" {hidden} of 14 methods and variants are not shown.")
+    few = figures(folder, summarise_again(write_comparison(tmp_path / "FEW", variants=())))
+    assert "not shown" not in few["shots"].caption
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_a_prior_variance_is_not_called_a_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("report.comparison.TRUTH", TRUTH | {"ridge": -0.1})
+    folder = write_comparison(tmp_path / "OUT", methods=["paml", "ridge"], variants=())
+    with_rates(folder, pl.col("support_rows") / 1000)
+    drawn = figures(folder, read_results(folder))
+    for name in ("rates", "rates_common"):
+        svg = drawn[name].svg
+        assert "closed-form ridge, minor users: mean prior variance" in svg
+        assert "PAML, minor users: mean learning rate" in svg
+        assert ">a user's learning rate</text>" in svg
+        assert ">a user's prior variance</text>" in svg
+
+
+def test_a_bound_is_marked_where_it_is_known(ratings: Path) -> None:
+    material = Material.read(ratings, read_results(ratings))
+    by_name = {entry.name: entry for entry in material.entries}
+    assert material.rate_bound(by_name["paml"]) is None  # the recipe `tuned` has several
+    paper = replace_plan(material, recipe="paper")
+    assert paper.rate_bound(by_name["paml"]) == PAPER_BOUND
+    assert paper.rate_bound(by_name["melu"]) is None
+    chosen = replace_plan(material, recipe="paper", settings={"rate_scale": "0.2"})
+    assert chosen.rate_bound(by_name["reg_paml"]) == 0.2
+    with style.drawing():
+        canvas = rates_common(chosen)
+    assert canvas is not None
+    assert "PAML: at most 0.2" in style.svg_text(canvas, "rates_common", "title")
+
+
+def replace_plan(material: Material, **changes: object) -> Material:
+    plan = material.results.plan.model_copy(update=changes)
+    return Material(material.results.model_copy(update={"plan": plan}), material.frames)
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_the_failure_case_is_the_papers_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = {"at_paml": 0.0, "at_paml outer_rate=5e-4": 0.9}
+    monkeypatch.setattr("report.comparison.TRUTH", TRUTH | new)
+    variants = ["reg_paml outer_rate=5e-4", "at_paml outer_rate=5e-4"]
+    folder = write_comparison(tmp_path / "OUT", methods=["reg_paml", "at_paml"], variants=variants)
+    with_rates(folder, pl.col("support_rows") / 1000)
+    results = read_results(folder)
+    drawn = figures(folder, results)["failure"]
+    assert re.findall(r"<title>(AT-PAML[^,]*), all users", drawn.svg) == ["AT-PAML", "AT-PAML outer_rate=5e-4"]
+    assert "<title>REG-PAML" not in drawn.svg
+    means = [results.summary("at_paml outer_rate=5e-4", group=group).mean for group in ("all", "major", "minor")]
+    assert " / ".join(f"{mean:.3f}" for mean in means) in drawn.caption
+    assert "Fig. 8" in drawn.caption
+
+
+def test_violins_and_boxes_of_both_groups(ratings: Path) -> None:
+    rows = pl.read_parquet(ratings / "rows.parquet")
+    users = rows.group_by("method", "user", "group").agg(pl.col("mse").mean())
+    for name in ("violins", "violins_enlarged"):
+        assert len(meanings(ratings, name)) == 2 * 6  # the best baseline, three methods, two variants
+    for name in ("group_boxes", "group_boxes_enlarged"):
+        marks = meanings(ratings, name)
+        assert len(marks) == 2 * 4  # the best baseline and three methods
+        for group in ("major", "minor"):
+            part = users.filter((pl.col("method") == "paml") & (pl.col("group") == group))["mse"].to_numpy()
+            text = next(mark for mark in marks if mark.startswith(f"PAML, {group} users: "))
+            assert numbers(text) == pytest.approx(np.quantile(part, [0.5, 0.25, 0.75]).tolist(), abs=5e-5)
+            assert text.endswith(f"{len(part)} users")
+    material = Material.read(ratings, read_results(ratings))
+    with style.drawing():
+        for whole, enlarged in (
+            (groups.violins, groups.violins_enlarged),
+            (groups.group_boxes, groups.group_boxes_enlarged),
+        ):
+            canvases = [whole(material), enlarged(material)]
+            ends = [canvas.axes[0].get_xlim()[1] for canvas in canvases if canvas is not None]
+            assert ends[0] > ends[1]
+        assert ends[0] >= users.filter(pl.col("method") == "paml")["mse"].max()
+
+
+def test_captions_name_the_papers_figures() -> None:
+    text = {name: kind.caption for name, kind in FIGURES.items() if isinstance(kind.caption, str)}
+    assert "Fig. 9" in text["violins"]
+    assert "Fig. 9" in text["violins_enlarged"]
+    assert "Fig. 10" in text["group_boxes"]
+    assert "Fig. 10" in text["group_boxes_enlarged"]
+    assert "Figs. 4 and 7" in text["rates"]
+    assert "Fig. 7" in text["rates_common"]
+    assert "Figs. 5" in text["boxes"]
+    assert "Tab. 5" in text["gamma"]
 
 
 def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
@@ -128,6 +278,74 @@ def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
     assert sum(path.count("M") for path in paths) == 3 * 60
 
 
+def test_separation_is_measured_where_the_embeddings_are() -> None:
+    rng = np.random.default_rng(0)
+    minor_U = np.arange(200) < 80
+    noise_UH = rng.normal(size=(200, 8))
+    apart = separation(noise_UH + 6 * minor_U[:, None], minor_U)
+    assert apart is not None
+    assert apart.auc > 0.99
+    assert apart.silhouette > 0.5
+    mixed = separation(noise_UH, minor_U)
+    assert mixed is not None
+    assert abs(mixed.auc - 0.5) < 0.12  # users that the classifier was not fitted to
+    assert abs(mixed.silhouette) < 0.05
+    assert separation(noise_UH, minor_U) == mixed
+    assert separation(noise_UH, np.arange(200) < 9) is None
+
+
+def test_embeddings_come_with_their_separation(ratings: Path) -> None:
+    drawn = figures(ratings, read_results(ratings))["embeddings"]
+    assert len(re.findall(r">AUC 0\.\d\d, silhouette −?0\.\d\d</text>", drawn.svg)) == 3
+    assert "0.5 by chance" in drawn.caption
+    assert "tautology" in drawn.caption
+    assert drawn.caption.endswith("2 variants not shown.")
+
+
+def test_a_mean_over_seeds_does_not_jump_where_one_stops() -> None:
+    """Two flat seeds at 1 and 2: their mean is 1.5 in every epoch, however long either trains."""
+    long, short = ([(seed, epoch, float(seed)) for epoch in range(1, last + 1)] for seed, last in ((1, 9), (2, 4)))
+    history = pl.DataFrame([*long, *short], schema=["seed", "epoch", "validation"], orient="row")
+    mean = mean_curve(history)
+    assert mean["epoch"].to_list() == list(range(1, 10))
+    assert mean["validation"].to_list() == [1.5] * 9
+    assert len(mean_curve(history.clear())) == 0
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_the_learning_curve_holds_a_seeds_last_value(ratings: Path, tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=())
+    seeds = {0: [1.2, 1.0, 0.8, 0.7], 1: [3.0, 2.0]}
+    rows = [("paml", seed, k + 1, value) for seed, values in seeds.items() for k, value in enumerate(values)]
+    history = pl.DataFrame(rows, schema=["method", "seed", "epoch", "validation"], orient="row")
+    history.write_parquet(folder / "history.parquet")
+    drawn = figures(folder, summarise_again(folder))["learning"]
+    assert "<title>PAML: 4 epochs, best 1.3500</title>" in drawn.svg  # (0.7 + 2) / 2, and not 0.7
+    assert "last value" in drawn.caption
+
+
+def test_accuracy_beside_cost(ratings: Path) -> None:
+    """A line per entry, no leaders; filled dots are those that no other entry beats in both."""
+    results = read_results(ratings)
+    root = ET.parse(ratings / "figures" / "cost.svg").getroot()
+    known = [name for name in results.plan.names() if results.cost[name].adapt_ms is not None]
+    places = []
+    for group in root.iter(f"{SVG}g"):
+        title = group.find(f"{SVG}title")
+        if title is not None:
+            use = next(group.iter(f"{SVG}use"))
+            places.append((str(title.text), float(use.attrib["y"]), style.PAPER not in use.attrib["style"]))
+    assert len(places) == 2 * len(known)
+    assert places[: len(known)] == places[len(known) :]  # the same lines in both panels
+    cost = {name: (results.mean(name), results.cost[name].adapt_ms) for name in known}
+    for name, (text, _, filled) in zip(known, places, strict=False):
+        mean, time = cost[name]
+        beaten = any(other < mean and faster < time for other, faster in cost.values())
+        assert text.startswith(f"{labels(ratings)[name]}: {time:.4g} ms, {mean:.4f}")
+        assert filled is not beaten
+    assert len({filled for *_, filled in places}) == 2
+
+
 def test_curves_show_the_results(ratings: Path) -> None:
     results = read_results(ratings)
     marks = " ".join(meanings(ratings, "shots"))
@@ -136,7 +354,6 @@ def test_curves_show_the_results(ratings: Path) -> None:
     assert "training mean" not in marks  # the best baseline alone
     cold = " ".join(meanings(ratings, "items"))
     assert f"REG-PAML, new items: {results.items.cold['reg_paml']:.4f}" in cold
-    assert len(meanings(ratings, "cost")) == len(results.plan.entries)
     assert len(meanings(ratings, "activity")) == 6
     assert len(meanings(ratings, "learning")) == 5
     expected = {
