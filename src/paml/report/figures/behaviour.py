@@ -129,7 +129,7 @@ def cost(material: Material) -> Canvas | None:
             _key(axes)
         else:
             axes.set_xscale("log")
-            _log_axis(axes, [time for _, time in points.values()])
+            _log_axis(axes, [time for _, time in points.values()], max_ticks=4)
     return figure
 
 
@@ -196,14 +196,14 @@ def gamma(material: Material) -> Canvas | None:
     return figure
 
 
-def _log_axis(axes: Axes, values: list[float]) -> None:
+def _log_axis(axes: Axes, values: list[float], max_ticks: int = 7) -> None:
     """1, 2, 5, 10 ... in plain digits, a little beyond the values."""
     low, high = min(values) / 1.4, max(values) * 1.4
     powers = [
         m * 10.0**k for k in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1) for m in (1, 2, 5)
     ]
     inside = [tick for tick in powers if low <= tick <= high]
-    if len(inside) > 7:
+    if len(inside) > max_ticks:
         inside = [tick for tick in inside if np.isclose(np.log10(tick) % 1, 0) or np.isclose(np.log10(tick) % 1, 1)]
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(inside))

@@ -1,6 +1,6 @@
 """User embeddings in the plane, and how well they tell minor from major users.
 
-Legend: U users, H width of the user embedding, K principal components.
+Legend: U users, H width of the user embedding, K principal components, F folds.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Separation:
     """How well embeddings tell minor from major users, measured in their own space and not in the plane."""
 
     auc: float
-    """Of a logistic regression on users that it was not fitted to; 0.5 by chance."""
+    """Of a logistic regression on users that it was not fitted to, mean over folds; 0.5 by chance."""
     silhouette: float
     """From -1 to 1; 0 if both groups lie at the same places."""
 
@@ -93,8 +93,8 @@ def _vectors(users: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def separation(vector_UH: np.ndarray, minor_U: np.ndarray) -> Separation | None:
     """AUC and silhouette in the embeddings' own space; None with too few users of a group for the folds."""
     from sklearn.linear_model import LogisticRegression  # slow to import
-    from sklearn.metrics import roc_auc_score, silhouette_score
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.metrics import silhouette_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -102,8 +102,8 @@ def separation(vector_UH: np.ndarray, minor_U: np.ndarray) -> Separation | None:
         return None
     classifier = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    score_U = cross_val_predict(classifier, vector_UH, minor_U, cv=folds, method="decision_function")
-    return Separation(float(roc_auc_score(minor_U, score_U)), float(silhouette_score(vector_UH, minor_U)))
+    auc_F = cross_val_score(classifier, vector_UH, minor_U, cv=folds, scoring="roc_auc")
+    return Separation(float(auc_F.mean()), float(silhouette_score(vector_UH, minor_U)))
 
 
 def plane(vector_UH: np.ndarray) -> np.ndarray:

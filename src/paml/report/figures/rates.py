@@ -78,8 +78,8 @@ def failure_caption(material: Material) -> str:
         text = " / ".join(number(mean, headline.digits) for mean in means)
         parts.append(f"{entry.label}: {text}")
     return (
-        f"Rates with the outer rate {FAILING_RATE:g}, below the usual one, as the paper's Fig. 8 (there with AT-PAML). "
-        f"{headline.label} of all, major and minor users: {'; '.join(parts)}."
+        f"Above: the usual outer rate; below: {FAILING_RATE:g}, as in the paper's Fig. 8 (there AT-PAML). Lines, areas"
+        f" and numbers as on the common axis. {headline.label} of all, major and minor users: {'; '.join(parts)}."
     )
 
 
@@ -119,23 +119,26 @@ def _common(
     material: Material, sections: Sequence[Sequence[DrawnEntry]], spans: Sequence[tuple[float, float]]
 ) -> Canvas:
     """A panel per entry; the panels of a section share an axis."""
-    height, step, right = 0.46, 0.62, 1.62
+    height, step, right = 0.46, 0.62, 1.7
     figure = style.canvas(_TOP + sum(step * (len(section) - 1) + height + _SECTION for section in sections))
     top = _TOP
     for section, span in zip(sections, spans, strict=True):
+        unit = _unit(span[1])
         for entry in section:
             axes = style.panel(figure, style.LABELS, top, style.WIDTH - style.LABELS - right, height)
             found = material.rates(entry)
             _densities(axes, entry, found, np.linspace(*span, _GRID), shares=True)
             _name_panel(axes, entry)
             _bound(axes, entry, material.rate_bound(entry))
-            _moments(axes, found)
+            _moments(axes, found, unit)
             if entry is not section[-1]:
                 axes.tick_params(labelbottom=False)
             if top == _TOP:
                 style.group_key(axes)
             top += step
         axes.set_xlabel(f"a user's {rate_name(section[-1])}")
+        if unit != 1:
+            _beside(axes, f"in units of {style.plain(unit)}", -29)
         top += height + _SECTION - step
     return figure
 
@@ -179,17 +182,29 @@ def _bound(axes: Axes, entry: DrawnEntry, bound: float | None) -> None:
         style.mark(line, f"{entry.label}: at most {bound:g}")
 
 
-def _moments(axes: Axes, found: dict[str, UserRates]) -> None:
+def _unit(largest: float) -> float:
+    """What means and deviations are given in: a power of ten for small rates."""
+    power = int(np.floor(np.log10(largest)))
+    return float(f"1e{power}") if power < -2 else 1.0
+
+
+def _moments(axes: Axes, found: dict[str, UserRates], unit: float) -> None:
     """Mean ± standard deviation over the users at the right of a panel, a line per group."""
+    places = int(np.clip(1 - np.floor(np.log10(found["all"].rate_N.std() / unit)), 2, 5))  # two digits of the deviation
     for k, (group, one) in enumerate(found.items()):
-        text = f"{group} {style.plain(one.rate_N.mean())} ± {style.plain(one.rate_N.std(), 2)}"
-        axes.annotate(
-            text,
-            (1, 0.5),
-            (8, 10 * (1 - k)),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=8,
-            annotation_clip=False,
-        )
+        mean, deviation = one.rate_N.mean() / unit, one.rate_N.std() / unit
+        _beside(axes, f"{group} {mean:.{places}f} ± {deviation:.{places}f}", 10 * (1 - k))
+
+
+def _beside(axes: Axes, text: str, shift: float) -> None:
+    """Text at the right of a panel, some points above its middle."""
+    axes.annotate(
+        text,
+        (1, 0.5),
+        (8, shift),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        va="center_baseline",
+        fontsize=8,
+        annotation_clip=False,
+    )
