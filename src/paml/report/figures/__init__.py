@@ -92,7 +92,8 @@ FIGURES: dict[str, _Kind] = {
     "rates": _Kind(
         "Rates of major and minor users",
         f"Distribution over users of the rate each entry gives them, {_GROUPS}, as the paper's Figs. 4 and 7. Every"
-        " panel has its own axis: look at its numbers before you compare. Entries with one rate for all are excluded.",
+        " panel has its own axis: look at its numbers before you compare. A dashed line is the largest rate that the"
+        " settings allow, where the plan says it. Entries with one rate for all users are excluded.",
         rates.rates,
     ),
     "rates_common": _Kind(

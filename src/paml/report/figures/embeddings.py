@@ -68,7 +68,7 @@ def embeddings(material: Material) -> Canvas | None:
 def embeddings_caption(material: Material) -> str:
     """What the numbers are, why they are high, and who is not shown."""
     rest = sum(entry.learned for entry in material.present("embeddings")) - len(_shown(material))
-    hidden = f" {count(rest, 'variant')} not shown." if rest else ""
+    hidden = f" {count(rest, 'variant')} {'is' if rest == 1 else 'are'} not shown." if rest else ""
     return (
         f"t-SNE of up to {MAX_USERS:,} test users, major users in grey, minor users in colour, as the paper's Fig. 11;"
         " the axes have no unit, and distances in the plane prove nothing. The numbers are measured in the embeddings'"

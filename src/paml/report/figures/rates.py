@@ -35,8 +35,10 @@ def rates(material: Material) -> Canvas | None:
             axes = style.panel(figure, style.LABELS, top, style.WIDTH - style.LABELS - 0.25, height)
             found = material.rates(entry)
             span = _span([found["all"]])
-            _densities(axes, entry, found, np.linspace(*span, _GRID))
+            bound = material.rate_bound(entry)
+            _densities(axes, entry, found, np.linspace(*span, _GRID), bound)
             _name_panel(axes, entry)
+            _mark_bound(axes, entry, bound)
             if top == _TOP:
                 style.group_key(axes)
             top += step
@@ -127,9 +129,10 @@ def _common(
         for entry in section:
             axes = style.panel(figure, style.LABELS, top, style.WIDTH - style.LABELS - right, height)
             found = material.rates(entry)
-            _densities(axes, entry, found, np.linspace(*span, _GRID), shares=True)
+            bound = material.rate_bound(entry)
+            _densities(axes, entry, found, np.linspace(*span, _GRID), bound, shares=True)
             _name_panel(axes, entry)
-            _bound(axes, entry, material.rate_bound(entry))
+            _mark_bound(axes, entry, bound)
             _moments(axes, found, unit)
             if entry is not section[-1]:
                 axes.tick_params(labelbottom=False)
@@ -138,32 +141,45 @@ def _common(
             top += step
         axes.set_xlabel(f"a user's {rate_name(section[-1])}")
         if unit != 1:
-            _beside(axes, f"in units of {style.plain(unit)}", -29)
+            _beside(axes, f"in units of {style.plain(unit)}", -43)
         top += height + _SECTION - step
     return figure
 
 
 def _densities(
-    axes: Axes, entry: DrawnEntry, found: dict[str, UserRates], x_G: np.ndarray, shares: bool = False
+    axes: Axes,
+    entry: DrawnEntry,
+    found: dict[str, UserRates],
+    x_G: np.ndarray,
+    bound: float | None,
+    shares: bool = False,
 ) -> None:
     """Major users in grey, minor users in colour; with shares, their areas add up to that of all users, a line."""
     everyone = len(found["all"].rate_N)
     for group in ("major", "minor"):
         one = found[group]
-        density_G = kernel_density(one.rate_N, x_G) * (len(one.rate_N) / everyone if shares else 1)
+        density_G = bounded_density(one.rate_N, x_G, bound) * (len(one.rate_N) / everyone if shares else 1)
         colour, alpha = (INK, 0.28) if group == "major" else (entry.colour, 0.45)
         shape = axes.fill_between(x_G, 0, density_G, color=colour, alpha=alpha, linewidth=0)
         if group == "minor":
             axes.plot(x_G, density_G, color=entry.colour, linewidth=1.5)
         style.mark(shape, f"{entry.label}, {group} users: {_in_words(entry, one)}")
     if shares:
-        (line,) = axes.plot(x_G, kernel_density(found["all"].rate_N, x_G), color=INK, linewidth=1)
+        (line,) = axes.plot(x_G, bounded_density(found["all"].rate_N, x_G, bound), color=INK, linewidth=1)
         style.mark(line, f"{entry.label}, all users: {_in_words(entry, found['all'])}")
     axes.set_xlim(x_G[0], x_G[-1])
     axes.set_ylim(0, None)
     axes.set_yticks([])
     axes.locator_params(axis="x", nbins=4 if shares else 5)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
+
+
+def bounded_density(rate_N: np.ndarray, x_G: np.ndarray, bound: float | None) -> np.ndarray:
+    """A smooth distribution without mass above the bound: what smoothing would put there is reflected."""
+    density_G = kernel_density(rate_N, x_G)
+    if bound is None:
+        return density_G
+    return np.where(x_G <= bound, density_G + kernel_density(2 * bound - rate_N, x_G), 0.0)
 
 
 def _in_words(entry: DrawnEntry, one: UserRates) -> str:
@@ -175,7 +191,7 @@ def _name_panel(axes: Axes, entry: DrawnEntry) -> None:
     style.name_row(axes, axes.get_ylim()[1] / 2, entry.label)
 
 
-def _bound(axes: Axes, entry: DrawnEntry, bound: float | None) -> None:
+def _mark_bound(axes: Axes, entry: DrawnEntry, bound: float | None) -> None:
     """The largest rate that the settings allow, if it is on the axis."""
     if bound is not None and bound <= axes.get_xlim()[1]:
         line = axes.axvline(bound, color=INK, alpha=0.55, linewidth=0.9, linestyle=(0, (3, 3)))
