@@ -4,6 +4,7 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -61,6 +62,18 @@ def test_files_need_no_variables(ratings: Path, clicks: Path) -> None:
     assert medians.count(f"stroke: {style.PAPER}") >= len(labels(ratings))
 
 
+@pytest.mark.parametrize(("scheme", "ink"), [("light", "rgb(29, 33, 38)"), ("dark", "rgb(230, 232, 234)")])
+def test_files_follow_a_browsers_colour_scheme(browser: Any, ratings: Path, scheme: str, ink: str) -> None:
+    shown = browser.new_page(color_scheme=scheme)
+    shown.goto((ratings / "figures" / "boxes.svg").as_uri())
+    assert shown.evaluate("getComputedStyle(document.querySelector('text')).fill") == ink
+    medians = f"document.querySelectorAll('path[style*=\"stroke: {style.PAPER}\"]')"
+    strokes = shown.evaluate(f"[...{medians}].map(path => getComputedStyle(path).stroke)")
+    assert len(strokes) >= len(labels(ratings))
+    assert set(strokes) == {"rgb(254, 254, 253)" if scheme == "light" else "rgb(21, 24, 27)"}
+    shown.close()
+
+
 def test_the_page_has_its_own_colours(ratings: Path) -> None:
     page = (ratings / "report.html").read_text()
     assert style.INK not in page.partition("<body>")[2]
@@ -98,6 +111,17 @@ def test_boxes_show_the_users_quartiles(ratings: Path, name: str) -> None:
         expected = np.quantile(value_U, [0.5, 0.25, 0.75])
         assert numbers(text.removeprefix(label)) == pytest.approx(expected.tolist(), abs=5e-5)
         assert text.endswith(f"{len(value_U)} users")
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_an_unfinished_comparison_is_drawn_from_the_seeds_of_its_tables(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "OUT", methods=["melu", "paml"], variants=(), unfinished=(("paml", 1),))
+    drawn = figures(folder, summarise_again(folder))["boxes"]
+    rows = pl.read_parquet(folder / "rows.parquet").filter(pl.col("method") == "melu")
+    assert set(rows["seed"]) == {0, 1}
+    first = rows.filter(pl.col("seed") == 0)["mse"].median()
+    assert first != rows["mse"].median()
+    assert f"MeLU: median {first:.4f}" in drawn.svg
 
 
 def test_marks_lie_where_their_values_are(ratings: Path) -> None:

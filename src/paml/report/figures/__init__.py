@@ -125,7 +125,7 @@ FIGURES: dict[str, _Kind] = {
         "Learning curves",
         _few(
             "Validation users after each epoch: mean over seeds, each seed a thin line. A seed that has stopped counts"
-            " in the mean with its last value."
+            " in the mean with its last value; what lies far above is cut off."
         ),
         behaviour.learning,
     ),

@@ -141,7 +141,7 @@ def _common(
             top += step
         axes.set_xlabel(f"a user's {rate_name(section[-1])}")
         if unit != 1:
-            _beside(axes, f"in units of {style.plain(unit)}", -43)
+            _beside(axes, f"in units of {style.plain(unit)}", -37)
         top += height + _SECTION - step
     return figure
 
