@@ -140,7 +140,7 @@ FIGURES: dict[str, _Kind] = {
         "REG-PAML with other values of γ, by group as the paper's Tab. 5; strokes: deviation over seeds.",
         behaviour.gamma,
     ),
-    "failure": _Kind("A failure case", rates.failure_caption, rates.failure),
+    "failure": _Kind("The paper's failure case", rates.failure_caption, rates.failure),
 }
 
 
