@@ -4,6 +4,7 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,30 +13,18 @@ import pytest
 from paml.analysis.results import read_results
 from paml.baselines import reweighted
 from paml.data.schema import CLICK_WEIGHTS
-from paml.report.figures import FIGURES, Figure, figures, save_figures, style
-from paml.report.figures.accuracy import calibration_curve, kernel_density
+from paml.report.figures import FIGURES, Figure, figures, groups, save_figures, style
+from paml.report.figures.accuracy import calibration_curve
+from paml.report.figures.behaviour import mean_curve
+from paml.report.figures.embeddings import separation
+from paml.report.figures.groups import kernel_density
 from paml.report.figures.material import Material
 from report.comparison import write_comparison
 from report.complete import complete, summarise_again
+from report.drawn import SVG, labels, meanings, numbers
 
-SVG = "{http://www.w3.org/2000/svg}"
 CLICKS_ONLY = {"clicks", "calibration"}
 RATINGS_ONLY = {"gamma", "failure"}  # the comparison of clicks has no variants
-
-
-def meanings(folder: Path, name: str) -> list[str]:
-    """What the marks of a figure mean."""
-    root = ET.parse(folder / "figures" / f"{name}.svg").getroot()
-    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
-    return titles[1:]  # the first is the figure's own
-
-
-def labels(folder: Path) -> dict[str, str]:
-    return read_results(folder).plan.labels
-
-
-def numbers(text: str) -> list[float]:
-    return [float(found) for found in re.findall(r"(?<![\w=.-])\d+\.\d+", text)]
 
 
 @pytest.mark.parametrize("suffix", ["svg", "pdf"])
@@ -56,17 +45,47 @@ def test_files_are_sound_and_refer_to_themselves_only(ratings: Path, clicks: Pat
         referred = set(re.findall(r'(?:href="|url\()([^")]+)', text))
         assert all(target.removeprefix("#") in ids for target in referred)
         assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-        assert style.INK not in text.replace(style._STANDALONE, "")
         assert "script" not in text
         assert not list(root.iter(f"{SVG}image"))
     for path in (ratings / "figures").glob("*.pdf"):
         assert path.read_bytes().startswith(b"%PDF")
 
 
+def test_files_need_no_variables(ratings: Path, clicks: Path) -> None:
+    """A program that knows no CSS variables, and takes no colour from a page, shows every mark all the same."""
+    for path in [*(ratings / "figures").glob("*.svg"), *(clicks / "figures").glob("*.svg")]:
+        text = path.read_text()
+        assert "var(" not in text
+        assert "currentColor" not in text
+        assert f"fill: {style.INK}" in text
+    medians = (ratings / "figures" / "boxes.svg").read_text().partition("</style>")[2]
+    assert medians.count(f"stroke: {style.PAPER}") >= len(labels(ratings))
+
+
+@pytest.mark.parametrize(("scheme", "ink"), [("light", "rgb(29, 33, 38)"), ("dark", "rgb(230, 232, 234)")])
+def test_files_follow_a_browsers_colour_scheme(browser: Any, ratings: Path, scheme: str, ink: str) -> None:
+    shown = browser.new_page(color_scheme=scheme)
+    shown.goto((ratings / "figures" / "boxes.svg").as_uri())
+    assert shown.evaluate("getComputedStyle(document.querySelector('text')).fill") == ink
+    medians = f"document.querySelectorAll('path[style*=\"stroke: {style.PAPER}\"]')"
+    strokes = shown.evaluate(f"[...{medians}].map(path => getComputedStyle(path).stroke)")
+    assert len(strokes) >= len(labels(ratings))
+    assert set(strokes) == {"rgb(254, 254, 253)" if scheme == "light" else "rgb(21, 24, 27)"}
+    shown.close()
+
+
+def test_the_page_has_its_own_colours(ratings: Path) -> None:
+    page = (ratings / "report.html").read_text()
+    assert style.INK not in page.partition("<body>")[2]
+    assert style.PAPER not in page
+    assert "var(--paper, #fff)" in page
+
+
 def test_the_same_comparison_gives_the_same_bytes(clicks: Path) -> None:
     before = {path.name: path.read_bytes() for path in (clicks / "figures").iterdir()}
     drawn = figures(clicks, read_results(clicks))
-    assert {f"{name}.svg": figure.svg.encode() for name, figure in drawn.items()}.items() <= before.items()
+    files = {f"{name}.svg": style.standalone(figure.svg).encode() for name, figure in drawn.items()}
+    assert files.items() <= before.items()
     assert {f"{name}.pdf": figure.pdf for name, figure in drawn.items()}.items() <= before.items()
 
 
@@ -94,6 +113,17 @@ def test_boxes_show_the_users_quartiles(ratings: Path, name: str) -> None:
         assert text.endswith(f"{len(value_U)} users")
 
 
+@pytest.mark.usefixtures("without_pdf")
+def test_an_unfinished_comparison_is_drawn_from_the_seeds_of_its_tables(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "OUT", methods=["melu", "paml"], variants=(), unfinished=(("paml", 1),))
+    drawn = figures(folder, summarise_again(folder))["boxes"]
+    rows = pl.read_parquet(folder / "rows.parquet").filter(pl.col("method") == "melu")
+    assert set(rows["seed"]) == {0, 1}
+    first = rows.filter(pl.col("seed") == 0)["mse"].median()
+    assert first != rows["mse"].median()
+    assert f"MeLU: median {first:.4f}" in drawn.svg
+
+
 def test_marks_lie_where_their_values_are(ratings: Path) -> None:
     """A straight line leads from the values to the places of the comparison's dots."""
     root = ET.parse(ratings / "figures" / "comparison.svg").getroot()
@@ -110,14 +140,41 @@ def test_marks_lie_where_their_values_are(ratings: Path) -> None:
     assert np.abs(slope * value_K + start - x_K).max() < 0.05
 
 
-def test_rates_and_violins_show_both_groups(ratings: Path) -> None:
+def test_violins_and_boxes_of_both_groups(ratings: Path) -> None:
     rows = pl.read_parquet(ratings / "rows.parquet")
-    marks = meanings(ratings, "rates")
-    assert len(marks) == 2 * 4  # MeLU has one rate for all
-    minor = rows.filter((pl.col("method") == "paml") & (pl.col("group") == "minor"))["rate"]
-    assert f"PAML, minor users: mean rate {minor.mean():.4g}" in " ".join(marks)
-    assert len(meanings(ratings, "violins")) == 2 * 6  # the best baseline, three methods, two variants
-    assert len(meanings(ratings, "failure")) == 2 * 2
+    users = rows.group_by("method", "user", "group").agg(pl.col("mse").mean())
+    for name in ("violins", "violins_enlarged"):
+        assert len(meanings(ratings, name)) == 2 * 6  # the best baseline, three methods, two variants
+    for name in ("group_boxes", "group_boxes_enlarged"):
+        marks = meanings(ratings, name)
+        assert len(marks) == 2 * 4  # the best baseline and three methods
+        for group in ("major", "minor"):
+            part = users.filter((pl.col("method") == "paml") & (pl.col("group") == group))["mse"].to_numpy()
+            text = next(mark for mark in marks if mark.startswith(f"PAML, {group} users: "))
+            assert numbers(text) == pytest.approx(np.quantile(part, [0.5, 0.25, 0.75]).tolist(), abs=5e-5)
+            assert text.endswith(f"{len(part)} users")
+    material = Material.read(ratings, read_results(ratings))
+    with style.drawing():
+        for whole, enlarged in (
+            (groups.violins, groups.violins_enlarged),
+            (groups.group_boxes, groups.group_boxes_enlarged),
+        ):
+            canvases = [whole(material), enlarged(material)]
+            ends = [canvas.axes[0].get_xlim()[1] for canvas in canvases if canvas is not None]
+            assert ends[0] > ends[1]
+        assert ends[0] >= users.filter(pl.col("method") == "paml")["mse"].max()
+
+
+def test_captions_name_the_papers_figures() -> None:
+    text = {name: kind.caption for name, kind in FIGURES.items() if isinstance(kind.caption, str)}
+    assert "Fig. 9" in text["violins"]
+    assert "Fig. 9" in text["violins_enlarged"]
+    assert "Fig. 10" in text["group_boxes"]
+    assert "Fig. 10" in text["group_boxes_enlarged"]
+    assert "Figs. 4 and 7" in text["rates"]
+    assert "Fig. 7" in text["rates_common"]
+    assert "Figs. 5" in text["boxes"]
+    assert "Tab. 5" in text["gamma"]
 
 
 def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
@@ -128,6 +185,74 @@ def test_every_embedded_user_is_a_dot(ratings: Path) -> None:
     assert sum(path.count("M") for path in paths) == 3 * 60
 
 
+def test_separation_is_measured_where_the_embeddings_are() -> None:
+    rng = np.random.default_rng(0)
+    minor_U = np.arange(200) < 80
+    noise_UH = rng.normal(size=(200, 8))
+    apart = separation(noise_UH + 6 * minor_U[:, None], minor_U)
+    assert apart is not None
+    assert apart.auc > 0.99
+    assert apart.silhouette > 0.5
+    mixed = separation(noise_UH, minor_U)
+    assert mixed is not None
+    assert abs(mixed.auc - 0.5) < 0.12  # users that the classifier was not fitted to
+    assert abs(mixed.silhouette) < 0.05
+    assert separation(noise_UH, minor_U) == mixed
+    assert separation(noise_UH, np.arange(200) < 9) is None
+
+
+def test_embeddings_come_with_their_separation(ratings: Path) -> None:
+    drawn = figures(ratings, read_results(ratings))["embeddings"]
+    assert len(re.findall(r">AUC 0\.\d\d, silhouette −?0\.\d\d</text>", drawn.svg)) == 3
+    assert "0.5 by chance" in drawn.caption
+    assert "tautology" in drawn.caption
+    assert drawn.caption.endswith("2 variants are not shown.")
+
+
+def test_a_mean_over_seeds_does_not_jump_where_one_stops() -> None:
+    """Two flat seeds at 1 and 2: their mean is 1.5 in every epoch, however long either trains."""
+    long, short = ([(seed, epoch, float(seed)) for epoch in range(1, last + 1)] for seed, last in ((1, 9), (2, 4)))
+    history = pl.DataFrame([*long, *short], schema=["seed", "epoch", "validation"], orient="row")
+    mean = mean_curve(history)
+    assert mean["epoch"].to_list() == list(range(1, 10))
+    assert mean["validation"].to_list() == [1.5] * 9
+    assert len(mean_curve(history.clear())) == 0
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_the_learning_curve_holds_a_seeds_last_value(ratings: Path, tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=())
+    seeds = {0: [1.2, 1.0, 0.8, 0.7], 1: [3.0, 2.0]}
+    rows = [("paml", seed, k + 1, value) for seed, values in seeds.items() for k, value in enumerate(values)]
+    history = pl.DataFrame(rows, schema=["method", "seed", "epoch", "validation"], orient="row")
+    history.write_parquet(folder / "history.parquet")
+    drawn = figures(folder, summarise_again(folder))["learning"]
+    assert "<title>PAML: 4 epochs, best 1.3500</title>" in drawn.svg  # (0.7 + 2) / 2, and not 0.7
+    assert "last value" in drawn.caption
+
+
+def test_accuracy_beside_cost(ratings: Path) -> None:
+    """A line per entry, no leaders; filled dots are those that no other entry beats in both."""
+    results = read_results(ratings)
+    root = ET.parse(ratings / "figures" / "cost.svg").getroot()
+    known = [name for name in results.plan.names() if results.cost[name].adapt_ms is not None]
+    places = []
+    for group in root.iter(f"{SVG}g"):
+        title = group.find(f"{SVG}title")
+        if title is not None:
+            use = next(group.iter(f"{SVG}use"))
+            places.append((str(title.text), float(use.attrib["y"]), style.PAPER not in use.attrib["style"]))
+    assert len(places) == 2 * len(known)
+    assert places[: len(known)] == places[len(known) :]  # the same lines in both panels
+    cost = {name: (results.mean(name), results.cost[name].adapt_ms) for name in known}
+    for name, (text, _, filled) in zip(known, places, strict=False):
+        mean, time = cost[name]
+        beaten = any(other < mean and faster < time for other, faster in cost.values())
+        assert text.startswith(f"{labels(ratings)[name]}: {time:.4g} ms, {mean:.4f}")
+        assert filled is not beaten
+    assert len({filled for *_, filled in places}) == 2
+
+
 def test_curves_show_the_results(ratings: Path) -> None:
     results = read_results(ratings)
     marks = " ".join(meanings(ratings, "shots"))
@@ -136,7 +261,6 @@ def test_curves_show_the_results(ratings: Path) -> None:
     assert "training mean" not in marks  # the best baseline alone
     cold = " ".join(meanings(ratings, "items"))
     assert f"REG-PAML, new items: {results.items.cold['reg_paml']:.4f}" in cold
-    assert len(meanings(ratings, "cost")) == len(results.plan.entries)
     assert len(meanings(ratings, "activity")) == 6
     assert len(meanings(ratings, "learning")) == 5
     expected = {

@@ -1,9 +1,12 @@
 """A comparison's figures: their titles and captions, and each as SVG and PDF.
 
-accuracy   how good the entries are
-behaviour  how they behave: rates, embeddings, few ratings, training, cost
-material   the data that figures are drawn from
-style      how they look and are written
+accuracy    how good the entries are
+groups      major and minor users: violins and boxes
+rates       the learning rate of each user
+embeddings  users in the plane, and how well embeddings tell minor from major users
+behaviour   few ratings, activity, training, cost, the regulariser's weight
+material    the data that figures are drawn from
+style       how they look and are written
 """
 
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from paml.analysis.results import Results
-from paml.report.figures import accuracy, behaviour, style
+from paml.report.figures import accuracy, behaviour, embeddings, groups, rates, style
 from paml.report.figures.material import Material
 
 
@@ -24,6 +27,7 @@ class Figure:
     title: str
     caption: str
     svg: str
+    """In the colours of the page that it becomes a part of."""
     pdf: bytes
 
 
@@ -34,8 +38,14 @@ class _Kind:
     draw: Callable[[Material], Canvas | None]
 
 
+def _few(caption: str) -> Callable[[Material], str]:
+    """A caption that says how many methods and variants there was no room for."""
+    return lambda material: caption + material.beyond_few(material.present())
+
+
 _BOX = "Box: quartiles and median; whiskers: the last user within 1.5 boxes"
 _GROUPS = "major users in grey, minor users in colour"
+_VIOLINS = f"Distribution over users of the best baseline, the methods and all variants, {_GROUPS}, medians as strokes"
 FIGURES: dict[str, _Kind] = {
     "comparison": _Kind(
         "All entries",
@@ -43,13 +53,32 @@ FIGURES: dict[str, _Kind] = {
         accuracy.comparison,
     ),
     "boxes_enlarged": _Kind(
-        "Users' errors, enlarged", f"{_BOX}; users beyond the whiskers are not shown.", accuracy.boxes_enlarged
+        "Users' errors, enlarged",
+        f"{_BOX}; users beyond the whiskers are not shown. As the paper's Figs. 5a and 6a.",
+        accuracy.boxes_enlarged,
     ),
-    "boxes": _Kind("Users' errors, all users", f"{_BOX}; dots: the users beyond.", accuracy.boxes),
+    "boxes": _Kind(
+        "Users' errors, all users",
+        f"{_BOX}; dots: the users beyond. As the paper's Figs. 5b and 6b (of clicks: 3b).",
+        accuracy.boxes,
+    ),
     "violins": _Kind(
-        "Errors of major and minor users",
-        f"Distribution over users, {_GROUPS}, medians as strokes; the longest tails are cut off at the right.",
-        accuracy.violins,
+        "Errors of major and minor users, all users", f"{_VIOLINS}. As the paper's Fig. 9a.", groups.violins
+    ),
+    "violins_enlarged": _Kind(
+        "Errors of major and minor users, enlarged",
+        f"{_VIOLINS}; the longest tails are cut off at the right. As the paper's Fig. 9b.",
+        groups.violins_enlarged,
+    ),
+    "group_boxes": _Kind(
+        "Methods by group, all users",
+        f"{_BOX}; dots: the users beyond; {_GROUPS}. The best baseline and the methods, as the paper's Fig. 10a.",
+        groups.group_boxes,
+    ),
+    "group_boxes_enlarged": _Kind(
+        "Methods by group, enlarged",
+        f"The same up to the whiskers; {_GROUPS}. As the paper's Fig. 10b.",
+        groups.group_boxes_enlarged,
     ),
     "clicks": _Kind(
         "AUC and NEL, as in the paper's Fig. 3",
@@ -59,29 +88,37 @@ FIGURES: dict[str, _Kind] = {
     ),
     "calibration": _Kind(
         "Calibration",
-        "Predicted and observed share of clicks, by tenths of the predictions, corrected for the training weights;"
-        " on the dashed line they agree.",
+        _few(
+            "Predicted and observed share of clicks, by tenths of the predictions, corrected for the training weights;"
+            " on the dashed line they agree."
+        ),
         accuracy.calibration,
     ),
     "rates": _Kind(
-        "Learning rates of major and minor users",
-        f"Distribution over users of the rate each method gives them, {_GROUPS}; methods with one rate for all are"
-        " excluded.",
-        behaviour.rates,
+        "Rates of major and minor users",
+        f"Distribution over users of the rate each entry gives them, {_GROUPS}, as the paper's Figs. 4 and 7. Every"
+        " panel has its own axis: look at its numbers before you compare. A dashed line is the largest rate that the"
+        " settings allow, where the plan says it. Entries with one rate for all users are excluded.",
+        rates.rates,
     ),
-    "embeddings": _Kind(
-        "User embeddings",
-        f"t-SNE of up to {behaviour.EMBEDDED:,} test users, {_GROUPS}; the axes have no unit.",
-        behaviour.embeddings,
+    "rates_common": _Kind(
+        "Rates on a common axis",
+        "Line: all users, as the paper's Fig. 7; areas: the parts of major (grey) and minor users (colour) in it."
+        " At the right: mean ± standard deviation over users and seeds. The axis begins at 0; a dashed line is the"
+        " largest rate that the settings allow, where the plan says it. Heights differ between panels.",
+        rates.rates_common,
     ),
+    "embeddings": _Kind("User embeddings", embeddings.embeddings_caption, embeddings.embeddings),
     "shots": _Kind(
         "Few ratings",
-        "The same predictions when only the first few support rows of a user are known; curves far above the others are"
-        " cut off.",
+        _few(
+            "The same predictions when only the first few support rows of a user are known; curves far above the others"
+            " are cut off."
+        ),
         behaviour.shots,
     ),
     "activity": _Kind(
-        "Active and less active users", "Mean by the number of a user's support rows.", behaviour.activity
+        "Active and less active users", _few("Mean by the number of a user's support rows."), behaviour.activity
     ),
     "by_group": _Kind("Users by their profile", accuracy.by_group_caption, accuracy.by_group),
     "items": _Kind(
@@ -91,22 +128,24 @@ FIGURES: dict[str, _Kind] = {
     ),
     "learning": _Kind(
         "Learning curves",
-        "Validation users after each epoch: mean over seeds, each seed a thin line.",
+        _few(
+            "Validation users after each epoch: mean over seeds, each seed a thin line. A seed that has stopped counts"
+            " in the mean with its last value; what lies far above is cut off."
+        ),
         behaviour.learning,
     ),
     "cost": _Kind(
         "Accuracy and cost",
-        "Time to adapt to one user and to score the query rows, amortised over batches.",
+        "Left: mean over test users; right: time to adapt to one user and to score the query rows, amortised over"
+        " batches.",
         behaviour.cost,
     ),
     "gamma": _Kind(
-        "The regulariser's weight", "REG-PAML with other values of γ; strokes: deviation over seeds.", behaviour.gamma
+        "The regulariser's weight",
+        "REG-PAML with other values of γ, by group as the paper's Tab. 5; strokes: deviation over seeds.",
+        behaviour.gamma,
     ),
-    "failure": _Kind(
-        "A failure case",
-        f"Learning rates with the outer rate {behaviour.FAILING_RATE:g}, beside the usual one: {_GROUPS}.",
-        behaviour.failure,
-    ),
+    "failure": _Kind("The paper's failure case", rates.failure_caption, rates.failure),
 }
 
 
@@ -128,7 +167,7 @@ def save_figures(drawn: dict[str, Figure], folder: Path) -> None:
     """Write figures/NAME.svg and figures/NAME.pdf, and remove those of an earlier report that are gone now."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in drawn.items():
-        for suffix, content in (("svg", figure.svg.encode()), ("pdf", figure.pdf)):
+        for suffix, content in (("svg", style.standalone(figure.svg).encode()), ("pdf", figure.pdf)):
             partial = folder / f".{name}.{suffix}.partial"
             partial.write_bytes(content)
             partial.replace(folder / f"{name}.{suffix}")

@@ -1,4 +1,4 @@
-"""Figures of how good the entries are: means, distributions over users, groups of users, new items, clicks."""
+"""Figures of how good the entries are: means, distributions over users, profiles, new items, clicks."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +20,6 @@ from paml.report.figures.style import INK, PAPER
 from paml.report.tables import common_values, left_out
 
 BINS = 10
-_GRID = 100
 
 
 def comparison(material: Material) -> Canvas | None:
@@ -54,7 +53,7 @@ def comparison(material: Material) -> Canvas | None:
     reach = None if baseline is None else material.mean(baseline)
     if reach is not None:
         axes.axvline(reach, color=INK, alpha=0.55, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
-    _fit(axes, edges)
+    fit(axes, edges)
     axes.set_xlabel(material.unit)
     return figure
 
@@ -77,73 +76,43 @@ def _boxes(material: Material, whole: bool) -> Canvas | None:
     figure = style.canvas(style.rows_height(len(users)))
     axes = style.rows_panel(figure, [entry.label for entry in users])
     style.separators(axes, ["learned" if entry.learned else entry.kind for entry in users])
-    reach = [_box(axes, k, entry, value_U, whole) for k, (entry, value_U) in enumerate(users.items())]
-    _fit(axes, [edge for pair in reach for edge in pair])
+    reach = [
+        box(axes, k, entry.label, entry.colour, value_U, whole) for k, (entry, value_U) in enumerate(users.items())
+    ]
+    fit(axes, [edge for pair in reach for edge in pair])
     axes.set_xlabel(f"a user's {material.unit}")
     return figure
 
 
-def _box(axes: Axes, y: int, entry: DrawnEntry, value_U: np.ndarray, whole: bool) -> tuple[float, float]:
-    """Quartiles and median, whiskers to the last user within 1.5 boxes, the users beyond as dots."""
+def box(
+    axes: Axes,
+    y: float,
+    meaning: str,
+    colour: str,
+    value_U: np.ndarray,
+    whole: bool,
+    half: float = 0.29,
+    alpha: float = 0.85,
+) -> tuple[float, float]:
+    """Quartiles and median, whiskers to the last user within 1.5 boxes, the users beyond as dots; its ends."""
     first, median, third = (float(q) for q in np.quantile(value_U, [0.25, 0.5, 0.75]))
     span = 1.5 * (third - first)
     inside_U = value_U[(value_U >= first - span) & (value_U <= third + span)]
     low, high = float(inside_U.min()), float(inside_U.max())
     for edge, end in ((first, low), (third, high)):
-        axes.plot([edge, end], [y, y], color=entry.colour, linewidth=1, solid_capstyle="butt")
-    box = Rectangle((first, y - 0.29), third - first, 0.58, facecolor=entry.colour, edgecolor="none", alpha=0.85)
-    axes.add_patch(box)
-    style.mark(box, f"{entry.label}: median {median:.4f}, quartiles {first:.4f} and {third:.4f}, {len(value_U)} users")
-    axes.plot([median, median], [y - 0.29, y + 0.29], color=PAPER, linewidth=1.6, solid_capstyle="butt")
+        axes.plot([edge, end], [y, y], color=colour, linewidth=1, alpha=min(1, alpha + 0.15), solid_capstyle="butt")
+    body = Rectangle((first, y - half), third - first, 2 * half, facecolor=colour, edgecolor="none", alpha=alpha)
+    axes.add_patch(body)
+    style.mark(body, f"{meaning}: median {median:.4f}, quartiles {first:.4f} and {third:.4f}, {len(value_U)} users")
+    axes.plot([median, median], [y - half, y + half], color=PAPER, linewidth=1.6, solid_capstyle="butt")
     if not whole:
         return low, high
     beyond_U = value_U[(value_U < low) | (value_U > high)]
     if len(beyond_U):
         step = float(np.ptp(value_U)) / 400  # points that cannot be told apart are drawn once
         seen = np.unique(np.round(beyond_U / step)) * step
-        style.dots(axes, np.column_stack([seen, np.full(len(seen), float(y))]), entry.colour, 1.8, 0.7)
+        style.dots(axes, np.column_stack([seen, np.full(len(seen), y)]), colour, 1.8, min(0.7, alpha))
     return float(value_U.min()), float(value_U.max())
-
-
-def violins(material: Material) -> Canvas | None:
-    """Users' values by entry and group: major users above the line, minor users below it."""
-    groups = {entry: material.per_group(entry) for entry in material.few(material.present())}
-    groups = {entry: pair for entry, pair in groups.items() if all(len(set(part)) > 2 for part in pair)}
-    if not groups:
-        return None
-    figure = style.canvas(0.36 + 2 * style.ROW * len(groups) + 0.5)
-    axes = style.panel(figure, style.LABELS, 0.36, style.WIDTH - style.LABELS - 0.2, 2 * style.ROW * len(groups))
-    axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
-    limit = max(float(np.quantile(part, 0.97)) for pair in groups.values() for part in pair)
-    low = min(0.0, *(float(part.min()) for pair in groups.values() for part in pair))
-    x_G = np.linspace(low, limit, _GRID)
-    for k, (entry, pair) in enumerate(groups.items()):
-        style.name_row(axes, k, entry.label)
-        density = [kernel_density(part, x_G) for part in pair]
-        height = 0.44 / max(part_G.max() for part_G in density)
-        for part, density_G, side, group in zip(pair, density, (-1, 1), ("major", "minor"), strict=True):
-            colour, alpha = (INK, 0.28) if group == "major" else (entry.colour, 0.85)
-            shape = axes.fill_between(x_G, k, k + side * height * density_G, color=colour, alpha=alpha, linewidth=0)
-            median = float(np.median(part))
-            style.mark(shape, f"{entry.label}, {group} users: median {median:.4f}, {len(part)} users")
-            axes.plot([median, median], [k + side * 0.03, k + side * 0.3], color=INK, linewidth=1.3)
-    axes.set_xlim(low, limit)
-    axes.set_xlabel(f"a user's {material.unit}")
-    style.group_key(axes)
-    return figure
-
-
-def kernel_density(value_U: np.ndarray, x_G: np.ndarray) -> np.ndarray:
-    """A smooth distribution: a Gaussian around every user, as wide as Silverman's rule says."""
-    quartiles = np.quantile(value_U, [0.25, 0.75])
-    spread = min(float(value_U.std()), float(np.ptp(quartiles)) / 1.34 or np.inf)
-    width = max(0.9 * spread * len(value_U) ** -0.2, float(np.ptp(x_G)) / len(x_G))
-    place_Q = np.quantile(value_U, (np.arange(400) + 0.5) / 400) if len(value_U) > 400 else value_U
-    scaled_GQ = (x_G[:, None] - place_Q[None, :]) / width
-    density_G: np.ndarray = np.exp(-(scaled_GQ**2) / 2).mean(1) / (width * np.sqrt(2 * np.pi))
-    return density_G
 
 
 def items(material: Material) -> Canvas | None:
@@ -166,7 +135,7 @@ def items(material: Material) -> Canvas | None:
                 [value], [k], "o", color=entry.colour, markerfacecolor=face, markersize=6.5, markeredgewidth=1.5
             )
             style.mark(dot, f"{entry.label}, {kind} items: {value:.4f}")
-    _fit(axes, [value for pair in shown.values() for value in pair])
+    fit(axes, [value for pair in shown.values() for value in pair])
     axes.set_xlabel(material.unit)
     handles = [
         axes.plot([], [], "o", color=INK, markerfacecolor=face, markersize=6, markeredgewidth=1.4)[0]
@@ -202,7 +171,7 @@ def by_group(material: Material) -> Canvas | None:
                 value_text = f"{one.mean:.4f}, {count(one.users, 'user')}"
                 style.mark(dot, f"{entry.label}, {found.field} {value}: {value_text}")
                 edges.append(one.mean)
-    _fit(axes, edges)
+    fit(axes, edges)
     axes.set_xlabel(material.unit)
     handles = [axes.plot([], [], entry.marker, color=entry.colour, markersize=6)[0] for entry in shown]
     style.legend(axes, handles, [style.shortened(entry.label) for entry in shown])
@@ -321,7 +290,7 @@ def calibration_curve(
     return predicted_B, observed_B
 
 
-def _fit(axes: Axes, edges: list[float]) -> None:
+def fit(axes: Axes, edges: list[float]) -> None:
     """Limits a little wider than what is drawn."""
     low, high = min(edges), max(edges)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0

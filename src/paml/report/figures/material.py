@@ -7,13 +7,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from paml.analysis.comparisons import OverSeeds, by_group, defined, of_method, per_user
+from paml.analysis.comparisons import GROUPS, OverSeeds, by_group, defined, of_method, per_user
+from paml.analysis.format import count
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
 from paml.report.figures import style
 
 FRAMES = ("rows", "embeddings", "history", "predictions")
 MAX_CURVES = 8
+PAPER_BOUND = 1e-3  # the largest alpha'(h) of the recipe `paper` (the paper's Sec. D.2)
+_PRIOR_VARIANCE = ("ridge",)  # methods that are solved in closed form: alpha is no step size
+_BOUNDED = ("paml", "reg_paml", "ridge")  # methods whose rate is alpha'(h) alone; AT-PAML adds other users' rates
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class DrawnEntry:
     name: str
     label: str
     kind: str
+    method: str | None
     colour: str
     marker: str
 
@@ -30,6 +35,28 @@ class DrawnEntry:
     def learned(self) -> bool:
         """Whether it is a method or a variant of one."""
         return self.kind in ("method", "variant")
+
+
+@dataclass(frozen=True)
+class UserRates:
+    """The rates of some users, in all seeds."""
+
+    rate_N: np.ndarray
+    """N rows: a user in a seed."""
+    users: int
+    """Distinct ones."""
+    seeds: int
+
+    @property
+    def who(self) -> str:
+        """How many users they are, and in how many seeds."""
+        users = count(self.users, "user")
+        return users if self.seeds == 1 else f"{users} in {count(self.seeds, 'seed')}"
+
+
+def rate_name(entry: DrawnEntry) -> str:
+    """What the entry's personal rate is."""
+    return "prior variance" if entry.method in _PRIOR_VARIANCE else "learning rate"
 
 
 @dataclass(frozen=True)
@@ -43,7 +70,12 @@ class Material:
     def read(cls, folder: Path, results: Results) -> "Material":
         """The frames of a comparison's folder."""
         paths = {name: folder / f"{name}.parquet" for name in FRAMES}
-        return cls(results, {name: pl.read_parquet(path) for name, path in paths.items() if path.exists()})
+        frames = {name: pl.read_parquet(path) for name, path in paths.items() if path.exists()}
+        if "rows" in frames:
+            failed = {cell.method for cell in results.failed}
+            compared = pl.col("seed").is_in(results.seeds) & ~pl.col("method").is_in(failed)
+            frames["rows"] = frames["rows"].filter(compared)  # as the tables
+        return cls(results, frames)
 
     @cached_property
     def entries(self) -> list[DrawnEntry]:
@@ -58,7 +90,7 @@ class Material:
             else:
                 colour, colours = style.MORE_COLOURS[colours % len(style.MORE_COLOURS)], colours + 1
             marker = style.MARKERS[k % len(style.MARKERS)]
-            found.append(DrawnEntry(entry.name, entry.label, entry.kind, colour, marker))
+            found.append(DrawnEntry(entry.name, entry.label, entry.kind, entry.method, colour, marker))
         return found
 
     @property
@@ -87,10 +119,18 @@ class Material:
 
     def few(self, among: list[DrawnEntry]) -> list[DrawnEntry]:
         """What fits into one panel: the best baseline, the methods, and variants if there is room."""
-        baseline = self.best_baseline()
         learned = sorted((entry for entry in among if entry.learned), key=lambda entry: entry.kind)
-        first = [entry for entry in among if baseline is not None and entry.name == baseline.name]
-        return [*first, *learned[:MAX_CURVES]]
+        return [*self.baseline_of(among), *learned[:MAX_CURVES]]
+
+    def baseline_of(self, among: list[DrawnEntry]) -> list[DrawnEntry]:
+        """The best baseline, if it is there."""
+        best = self.best_baseline()
+        return [entry for entry in among if best is not None and entry.name == best.name]
+
+    def beyond_few(self, among: list[DrawnEntry]) -> str:
+        """How many methods and variants `few` has no room for, as the end of a caption."""
+        learned = sum(entry.learned for entry in among)
+        return f" {learned - MAX_CURVES} of {learned} methods and variants are not shown." * (learned > MAX_CURVES)
 
     def per_user(self, entry: DrawnEntry) -> np.ndarray:
         """The headline metric of each user for whom it is defined: the mean over seeds."""
@@ -103,18 +143,29 @@ class Material:
     def _users(self, entry: DrawnEntry) -> pl.DataFrame:
         return per_user(of_method(self.frame("rows"), entry.name, self.results.plan.headline.name))
 
-    def rates(self, entry: DrawnEntry) -> tuple[np.ndarray, np.ndarray]:
-        """Learning rates of major and of minor users, in all seeds; empty where a training has one for all users."""
-        nobody = np.zeros(0)
+    def rates(self, entry: DrawnEntry) -> dict[str, UserRates]:
+        """Rates of all, of major and of minor users; none where a training has one rate for all users."""
         rows = self.frame("rows")
         if "rate" not in rows.columns:
-            return nobody, nobody
+            return {}
         rate = pl.col("rate").cast(pl.Float64)
         own = rows.filter((pl.col("method") == entry.name) & rate.is_finite())
         if not own.group_by("seed").agg(personal=rate.max() > rate.min())["personal"].any():
-            return nobody, nobody
-        major, minor = (own.filter(pl.col("group") == group)["rate"].to_numpy() for group in ("major", "minor"))
-        return major, minor
+            return {}
+        parts = {group: own if group == "all" else own.filter(pl.col("group") == group) for group in GROUPS}
+        return {
+            group: UserRates(part["rate"].to_numpy(), part["user"].n_unique(), part["seed"].n_unique())
+            for group, part in parts.items()
+        }
+
+    def rate_bound(self, entry: DrawnEntry) -> float | None:
+        """The largest rate that the settings allow, where the plan says it."""
+        plan = self.results.plan
+        own = next(line.settings for line in plan.entries if line.name == entry.name)
+        scale = as_number({**plan.settings, **own}.get("rate_scale"))
+        if entry.method not in _BOUNDED:
+            return None
+        return PAPER_BOUND if scale is None and plan.recipe == "paper" else scale
 
     def summary(self, entry: DrawnEntry, metric: str | None = None, group: str = "all") -> OverSeeds:
         """Mean and standard deviation over seeds, as in the tables."""
@@ -128,3 +179,11 @@ class Material:
         """The settings of a method's variants by name."""
         variants = [entry for entry in self.results.plan.entries if entry.kind == "variant"]
         return {entry.name: entry.settings for entry in variants if entry.method == method}
+
+
+def as_number(value: object) -> float | None:
+    """A setting as a number: settings may be text."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return None

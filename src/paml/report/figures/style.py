@@ -1,7 +1,7 @@
 """How figures look and how they are stored: one width, one colour per entry, SVG that fits light and dark pages.
 
-Ink and paper are sentinel colours: on paper they are what they say, in SVG they become the page's own colours. What a
-mark means is its `<title>`, which browsers show when the pointer is on it.
+Ink and paper are sentinel colours: in files they are what they say, within a page they become the page's own colours.
+What a mark means is its `<title>`, which browsers show when the pointer is on it.
 """
 
 import io
@@ -62,10 +62,14 @@ _SETTINGS: Any = {  # as matplotlib names them
     "path.simplify": False,
 }
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-_STANDALONE = (
-    "svg{color-scheme:light dark;color:#1d2126;--paper:#fff}"
-    "@media(prefers-color-scheme:dark){svg{color:#e6e8ea;--paper:#15181b}}"
+_IN_A_PAGE = {INK: "currentColor", PAPER: "var(--paper, #fff)"}
+_DARK = {INK: "#e6e8ea", PAPER: "#15181b"}
+_DARK_RULES = "".join(
+    f'[style*="{part}: {colour}"]{{{part}:{dark}!important}}'
+    for colour, dark in _DARK.items()
+    for part in ("fill", "stroke")
 )
+_STANDALONE = f"svg{{color-scheme:light dark}}@media(prefers-color-scheme:dark){{{_DARK_RULES}}}"
 
 
 @contextmanager
@@ -95,12 +99,17 @@ def panel(figure: Canvas, left: float, top: float, width: float, height: float) 
 def rows_panel(figure: Canvas, labels: Sequence[str], top: float = 0.08, right: float = 0.2) -> Axes:
     """Axes with one line per label: line k lies at y = k, from the top."""
     axes = panel(figure, LABELS, top, WIDTH - LABELS - right, ROW * len(labels))
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
+    as_rows(axes, len(labels))
     for k, label in enumerate(labels):
         name_row(axes, k, label)
     return axes
+
+
+def as_rows(axes: Axes, lines: int) -> None:
+    """Line k lies at y = k, from the top."""
+    axes.set_ylim(lines - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.grid(axis="x", color=INK, alpha=0.14, linewidth=0.6)
 
 
 def name_row(axes: Axes, y: float, label: str, lines: int = 2) -> None:
@@ -135,11 +144,12 @@ def lines_panel(height: float, unit: str, label: str, right: float = 1.75) -> tu
     return figure, axes
 
 
-def separators(axes: Axes, kinds: Sequence[str]) -> None:
-    """Thin lines between the kinds of entries."""
+def separators(axes: Axes, kinds: Sequence[str], left: float = LABELS) -> None:
+    """Thin lines between the kinds of entries, which begin `left` inches before the axes."""
+    xmin = -left / (axes.bbox.width / _DPI)
     for k, (before, after) in enumerate(pairwise(kinds)):
         if before != after:
-            axes.axhline(k + 0.5, color=INK, alpha=0.35, linewidth=0.6, xmin=-0.62, clip_on=False)
+            axes.axhline(k + 0.5, color=INK, alpha=0.35, linewidth=0.6, xmin=xmin, clip_on=False)
 
 
 def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
@@ -195,11 +205,17 @@ def legend(place: Axes | Canvas, handles: Sequence[Artist], names: Sequence[str]
     )
 
 
-def group_key(place: Axes | Canvas) -> None:
+def group_key(place: Axes | Canvas, grey_alpha: float = 0.28) -> None:
     """A legend: major users in grey, minor users in the entry's colour."""
-    grey = Rectangle((0, 0), 1, 1, facecolor=INK, alpha=0.28)
+    grey = Rectangle((0, 0), 1, 1, facecolor=INK, alpha=grey_alpha)
     coloured = Rectangle((0, 0), 1, 1, facecolor=METHOD_COLOURS["reg_paml"], alpha=0.85)
     legend(place, [grey, coloured], ["major users", "minor users (in colour)"])
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """0.0005, 5e−6: as short as possible."""
+    text = f"{value:.{digits}g}".replace("e-0", "e-").replace("-", "−")
+    return "0" if text in ("−0", "0") else text
 
 
 def shortened(name: str, max_length: int = 21) -> str:
@@ -241,7 +257,7 @@ def mark(artist: Artist, meaning: str) -> None:
 
 
 def svg_text(figure: Canvas, name: str, title: str) -> str:
-    """A standalone SVG document: the same bytes for the same figure, ids that begin with the figure's name."""
+    """An SVG document in a page's colours: the same bytes for the same figure, ids that begin with its name."""
     file = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -253,12 +269,24 @@ def svg_text(figure: Canvas, name: str, title: str) -> str:
     text = re.sub(r' (d|x|y)="[^"]*"', lambda found: _rounded(found[0]), text)
     text = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>\s*", "", text)  # it would apply to the whole page
     text = re.sub(r"(font: [\d.]+px|font-family:) [^;\"]*", rf"\1 {_FONTS}", text)
-    text = text.replace(INK, "currentColor").replace(PAPER, "var(--paper, #fff)")
+    for colour, own in _IN_A_PAGE.items():
+        text = text.replace(colour, own)
     text = _explain(text, name)
     text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
     opening = text.index(">", text.index("<svg")) + 1
     head = f"\n<title>{escape(title)}</title>\n<style>{_STANDALONE}</style>"
     return f"{text[:opening]}{head}{text[opening:]}"
+
+
+def standalone(svg: str) -> str:
+    """The same as a file of its own: colours are plain numbers, which every program understands.
+
+    Programs other than browsers drop what is drawn in the colour of a CSS variable. Browsers exchange ink and paper in
+    dark mode by the document's style.
+    """
+    for colour, own in _IN_A_PAGE.items():
+        svg = svg.replace(own, colour)
+    return svg
 
 
 def _rounded(attribute: str) -> str:
