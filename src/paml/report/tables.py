@@ -109,7 +109,7 @@ def groups(results: Results) -> Table:
     baseline = results.best.baseline
     note = (
         "p: the paper's two-tailed t-test of major against minor users; a large p does not show that they are equal. "
-        "Gap: minor − major over users (each user's seeds averaged), with a bootstrap interval and Welch's test. "
+        "Gap: minor − major, with a bootstrap interval and Welch's test; a user's seeds are one observation. "
         f"p (equal): of a gap of {WITHIN} of the mean or more; below 0.05 the groups are equal within {WITHIN}."
     )
     if baseline is not None:
@@ -144,8 +144,9 @@ def paired(results: Results) -> Table:
             for line in results.paired[metric.name]
         ]
     note = (
-        "Method − baseline for each user within a seed, averaged over seeds, then over users; the baseline is the best "
-        "by that metric. 95 %: bootstrap over users. Surely: p (Holm) < 0.05, and all seeds have the same sign."
+        "Method − baseline for each user, averaged over a seed's users, then over seeds; the baseline is the best by "
+        "that metric. 95 %: bootstrap over users, each with the rows of all seeds. "
+        "Surely: p (Holm) < 0.05, and all seeds have the same sign."
     )
     tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
     columns = ("metric", "method", "baseline", "difference", "95 %", *tests, "in each seed", "users", "the method is")
