@@ -38,6 +38,7 @@ TRUTH = {  # how far an entry's errors lie above those of the best baseline
     "paml outer_rate=5e-5": -0.05,
     "reg_paml head=classes": 0.15,
     "ridge": -0.3,
+    "paml rate_scale=0.3": 0.0,
 }
 
 

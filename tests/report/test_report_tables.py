@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, significant, spread
+from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, precise, significant, spread
 from paml.analysis.results import Results
 from paml.analysis.verdict import sureness
 from paml.errors import SettingsError
@@ -108,7 +108,7 @@ def test_rates_and_pairs_equal_the_results(make: Make) -> None:
     pairs = parsed(render(tables["pairs"], "markdown"))
     for line, test in zip(pairs, found.pairs, strict=True):
         assert (label[line["first"]], label[line["second"]]) == (test.reference, test.method)
-        assert line["difference"] == significant(test.difference, 2)
+        assert line["difference"] == precise(test.difference, 3)
         assert line["p (Holm)"] == p_value(test.holm_p)
     for line in parsed(render(tables["rates"], "markdown")):
         rates = found.rates[label[line[""]]]
@@ -137,12 +137,12 @@ def test_tables_have_the_papers_numbers_lines_and_stars(make: Make) -> None:
     assert ablation["PAML outer_rate=5e-5"]["MSE, paper"] == NOTHING
     assert ablation["REG-PAML head=classes"]["MSE, ours"] == ablation_cell(found, "reg_paml head=classes")
     assert tables["paper_ablation"].rules == (6,)
-    usual, failing = parsed(render(tables["paper_failure"], "markdown"))
-    assert usual["MSE minor, paper"] == "1.382 ± 0.011"
+    failure = {line[""]: line for line in parsed(render(tables["paper_failure"], "markdown"))}
+    assert failure["MSE minor"]["AT-PAML, paper"] == "1.382 ± 0.011"
     quoted = {"MSE": "2.127", "MSE major": "1.477", "MSE minor": "3.148", "nDCG@3": "0.782", "nDCG@5": "0.792"}
-    assert {name: failing[f"{name}, paper"] for name in quoted} == quoted
+    assert {name: failure[name]["AT-PAML outer_rate=0.0005, paper"] for name in quoted} == quoted
     failed = found.summary("at_paml outer_rate=5e-4", group="minor")
-    assert failing["MSE minor, ours"] == spread(failed.mean, failed.deviation)
+    assert failure["MSE minor"]["AT-PAML outer_rate=0.0005, ours"] == spread(failed.mean, failed.deviation)
 
 
 def ablation_cell(results: Results, name: str) -> str:
@@ -270,7 +270,7 @@ def test_words() -> None:
     assert (number(-0.0001), number(-1.5), number(None)) == ("0.000", "−1.500", NOTHING)
     shown = {None: NOTHING, 1234.5: "1,234", 40.5: "40.5", 1.5: "1.5", 0.02: "0.02", 0.00001: "0.00001"}
     assert {value: amount(value) for value in shown} == shown
-    precise = {
+    small = {
         None: NOTHING,
         0.0: "0",
         0.000998: "0.000998",
@@ -278,6 +278,9 @@ def test_words() -> None:
         1.5e-8: "1.50e−8",
         1234.0: "1,234",
     }
-    assert {value: significant(value) for value in precise} == precise
+    assert {value: significant(value) for value in small} == small
+    assert [precise(value, 3) for value in (0.123, 0.0123, 0.00123, 0.0, None)] == [
+        "0.123", "0.012", "0.0012", "0.000", NOTHING
+    ]  # fmt: skip
     assert [p_value(p) for p in (None, 0.0001, 0.0499, 0.05)] == [NOTHING, "<0.001", "<0.05", "0.050"]
     assert [listing(names, 1) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a and 2 more"]

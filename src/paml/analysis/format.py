@@ -43,6 +43,13 @@ def significant(value: float | None, digits: int = 3) -> str:
     return number(value, max(digits - 1 - size, 0))
 
 
+def precise(value: float | None, places: int) -> str:
+    """At least so many decimal places, and at least two significant digits."""
+    if value is None or value == 0 or abs(value) >= 10 ** (1 - places):
+        return number(value, places)
+    return significant(value, 2)
+
+
 def percent(share: float, places: int = 1) -> str:
     """0.059 is "5.9 %"."""
     return f"{100 * share:.{places}f} %"

@@ -160,20 +160,29 @@ def _side(row: PaperRow) -> Literal["below", "above", "near"] | None:
 def _ranking(results: Results, rows: Sequence[PaperRow]) -> list[str]:
     """Where our ranking is worse than the paper's, although our error is smaller."""
     lower = {row.label for row in rows if row.metric == "mse" and _side(row) == "below"}
-    said = []
+    said, who = [], set()
     for metric in ("ndcg3", "ndcg5"):
         worse = [row for row in rows if row.metric == metric and row.label in lower and _side(row) == "below"]
         chance = results.chance.get(metric)
         if worse:
-            pairs = [f"{row.label} ({number(row.ours)} against {number(row.paper)})" for row in worse]
-            by_chance = "" if chance is None else f"; a random order has {number(chance.mean)}"
-            said.append(f"our {results.plan.metric(metric).label} for {listing(pairs)}{by_chance}")
+            who |= {row.label for row in worse}
+            values = f"{_range([row.ours for row in worse])} against {_range([row.paper for row in worse])}"
+            by_chance = "" if chance is None else f", by chance {number(chance.mean)}"
+            said.append(f"{results.plan.metric(metric).label} {values}{by_chance}")
     if not said:
         return []
+    names = [row.label for row in rows if row.metric == "mse" and row.label in who]
     return [
-        f"Although our MSE is below the paper's, so is {listing(said)}. We rank a user's query rows, with equal "
-        "predictions in random order; the paper does not say which rows it ranks, nor how it orders equal predictions."
+        f"For {listing(names)} our ranking is worse than the paper's, although our MSE is lower ({'; '.join(said)}). "
+        "We rank query rows only, with equal predictions in random order; the paper does not say which rows it ranks, "
+        "nor how it orders equal predictions."
     ]
+
+
+def _range(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    low, high = number(min(known)), number(max(known))
+    return low if low == high else f"{low} to {high}"
 
 
 def _constant(results: Results, rows: Sequence[PaperRow]) -> list[str]:

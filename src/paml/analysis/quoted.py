@@ -138,7 +138,7 @@ _STARRED_ABLATION = (
 )
 _ITALIC = "The paper marks two second-best nDCG@5: PAML's 0.809 and the 0.803 of gamma 0.0001."
 _FAILED = (
-    "By the paper's caption, all settings but the outer rate are AT-PAML's; it prints no deviations. The first line is "
+    "By the paper's caption, all settings but the outer rate are AT-PAML's; it prints no deviations. Beside it is "
     "its AT-PAML of Tabs. 2 and 4."
 )
 _SECOND = "The paper marks two second-best MSEs: AT-PAML's 3.991 and MeLU's 4.019."

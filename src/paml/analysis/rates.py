@@ -10,7 +10,7 @@ import polars as pl
 
 from paml.analysis import fairness
 from paml.analysis.comparisons import of_method
-from paml.analysis.format import listing, percent, significant, upper
+from paml.analysis.format import listing, percent, significant
 from paml.analysis.plan import Entry, RateFacts
 from paml.analysis.results import Rates
 from paml.analysis.tests import RESAMPLES
@@ -21,7 +21,9 @@ ALMOST_ALL = 0.95
 """Of the users at the bound: rates are not personal."""
 HARDLY = 0.01
 """A standard deviation between users below this share of the mean: rates are not personal."""
-UNKNOWN = RateFacts(label="rate", bound=None)
+LEARNING_RATE = "learning rate"
+UNKNOWN = RateFacts(label=LEARNING_RATE, bound=None)
+"""For plans that were made before this was recorded."""
 
 
 def rates_of(rows: pl.DataFrame, entry: Entry, resamples: int = RESAMPLES) -> Rates | None:
@@ -50,22 +52,27 @@ def rates_of(rows: pl.DataFrame, entry: Entry, resamples: int = RESAMPLES) -> Ra
 
 def not_personal(rates: Mapping[str, Rates], labels: Mapping[str, str]) -> list[str]:
     """In sentences: the entries whose personal rates are the same for (almost) all users."""
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for name, line in rates.items():
         why = _why_not(line)
-        if why:
-            found.setdefault(line.label, []).append(f"{labels[name]} ({why})")
-    return [f"{upper(f'a personal {label} is not at work')} with {listing(who)}." for label, who in found.items()]
+        if why and name in labels:
+            found.setdefault((line.label, why), []).append(labels[name])
+    return [f"The personal {label} is not at work with {listing(who)}: {why}." for (label, why), who in found.items()]
 
 
 def _why_not(line: Rates) -> str:
     """Why rates are not personal; empty where they are."""
     if line.mean is None:
         return ""
-    if line.at_bound is not None and line.bound is not None and line.at_bound >= ALMOST_ALL:
-        return f"{percent(line.at_bound)} of the users have the largest possible, {significant(line.bound)}"
+    most = line.bound is not None and line.at_bound is not None and line.at_bound >= 0.5
+    at_bound = (
+        f"{percent(line.at_bound or 0)} of the users have the largest one, {significant(line.bound)}" if most else ""
+    )
+    if line.at_bound is not None and line.at_bound >= ALMOST_ALL:
+        return at_bound
     if line.deviation is not None and line.deviation < HARDLY * line.mean:
-        return f"users differ by {percent(line.deviation / line.mean, 2)} of the mean"
+        between = f"its standard deviation between users is {percent(line.deviation / line.mean, 2)} of its mean"
+        return f"{between}, and {at_bound}" if most else between
     return ""
 
 

@@ -26,7 +26,7 @@ def verdict(results: Results) -> list[str]:
         *_nothing_sure(results),
         *_losers(results),
         *_among_methods(results),
-        *not_personal(results.rates, results.plan.labels),
+        *not_personal(results.rates, {name: results.plan.labels[name] for name in results.plan.names("method")}),
         *_minor_users(results),
         *_shots(results),
         *_reference(results),

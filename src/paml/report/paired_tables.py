@@ -1,9 +1,7 @@
 """The tables of paired tests: methods against the best baseline, and against each other."""
 
-from collections.abc import Sequence
-
 from paml.analysis.comparisons import Paired, improves
-from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, significant
+from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
 from paml.analysis.tests import Interval
@@ -15,11 +13,14 @@ def paired(results: Results) -> Table:
     """Methods and variants against the best baseline of each metric, user by user."""
     label = results.plan.labels
     rows: list[tuple[str, ...]] = []
-    rules, against = [], []
+    rules: list[int] = []
+    against: dict[str, list[str]] = {}
     for metric in results.plan.metrics:
         rules.append(len(rows))
         places, lines = metric.digits, results.paired[metric.name]
-        against += [f"{label[lines[0].reference]} ({metric.label}; {count(lines[0].users, 'user')})"] if lines else []
+        if lines:
+            baseline = f"{label[lines[0].reference]} ({count(lines[0].users, 'user')})"
+            against.setdefault(baseline, []).append(metric.label)
         rows += [
             (
                 metric.label,
@@ -34,9 +35,10 @@ def paired(results: Results) -> Table:
             )
             for line in lines
         ]
+    best = "; ".join(f"by {listing(metrics)}, {baseline}" for baseline, metrics in against.items())
     note = (
         "Method − baseline for each user, averaged over a seed's users, then over seeds. The baseline is the best by "
-        f"that metric: {listing(against)}. 95 %: bootstrap over users, each with the rows of all seeds. "
+        f"the same metric: {best}. 95 %: bootstrap over users, each with the rows of all seeds. "
         "Surely: p (Holm) < 0.05, and all seeds have the same sign."
     )
     tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
@@ -51,11 +53,11 @@ def pairs(results: Results) -> Table:
         (
             label[line.reference],
             label[line.method],
-            significant(line.difference, 2),
-            significant_interval(line.interval, 2),
+            precise(line.difference, metric.digits),
+            _precise_interval(line.interval, metric.digits),
             p_value(line.t_p),
             p_value(line.holm_p),
-            in_each_seed(line.by_seed),
+            ", ".join(precise(value, metric.digits) for value in line.by_seed) or NOTHING,
             "the same for every user" if line.identical else _sure(metric, line),
         )
         for line in results.pairs
@@ -70,14 +72,8 @@ def pairs(results: Results) -> Table:
     return Table("pairs", f"Method against method, {metric.label}", columns, rows, note, rules=rules)
 
 
-def significant_interval(found: Interval | None, digits: int = 2) -> str:
-    """From where to where."""
-    return NOTHING if found is None else f"{significant(found.low, digits)} to {significant(found.high, digits)}"
-
-
-def in_each_seed(values: Sequence[float]) -> str:
-    """The values of the seeds, in order."""
-    return ", ".join(significant(value, 2) for value in values) or NOTHING
+def _precise_interval(found: Interval | None, places: int) -> str:
+    return NOTHING if found is None else f"{precise(found.low, places)} to {precise(found.high, places)}"
 
 
 def _sure(metric: MetricFacts, line: Paired) -> str:

@@ -20,10 +20,11 @@ from paml.analysis.format import (
 from paml.analysis.paper import papers_costs
 from paml.analysis.plan import Entry, MetricFacts
 from paml.analysis.quoted import PAPERS_COSTS
-from paml.analysis.rates import NEAR_BOUND, not_personal
+from paml.analysis.rates import LEARNING_RATE, NEAR_BOUND, not_personal
 from paml.analysis.results import ByProfile, Results
+from paml.analysis.tests import Interval
 from paml.analysis.verdict import WITHIN, judgement, paired_of, undefined
-from paml.report.paired_tables import in_each_seed, paired, pairs, significant_interval, why_unsure
+from paml.report.paired_tables import paired, pairs, why_unsure
 from paml.report.paper_tables import paper
 from paml.report.render import STAR, Table, ranked
 
@@ -31,7 +32,7 @@ MAX_VALUES = 12  # columns of a table by a field of the profile
 _KINDS = ("reference", "baseline", "method", "variant")
 _JUDGEMENTS = {
     "equal": f"equal within {WITHIN}",
-    "small": f"different, by less than {WITHIN}",
+    "small": f"different, below {WITHIN}",
     "different": "different",
     "undecided": "undecided",
     "unknown": "not testable",
@@ -153,8 +154,7 @@ def rates(results: Results) -> Table:
         gap = found.gap
         rows.append(
             (
-                entry.label,
-                found.label,
+                entry.label if found.label == LEARNING_RATE else f"{entry.label} ({found.label})",
                 significant(found.mean),
                 significant(found.deviation),
                 significant(found.bound),
@@ -162,9 +162,8 @@ def rates(results: Results) -> Table:
                 significant(gap.major),
                 significant(gap.minor),
                 significant(gap.difference),
-                significant_interval(gap.welch),
+                _interval(gap.welch),
                 p_value(gap.welch_p),
-                in_each_seed(found.gap_by_seed),
             )
         )
     note = (
@@ -173,9 +172,14 @@ def rates(results: Results) -> Table:
         "Welch's interval and test."
     )
     said = " ".join([note, *not_personal(results.rates, results.plan.labels)])
-    tests = ("major", "minor", "gap", "95 %", "p (gap)", "gap in each seed")
-    columns = ("", "a user's", "mean", "between users", "bound", "at the bound", *tests)
+    tests = ("major", "minor", "gap", "95 %", "p (gap)")
+    columns = ("", "mean", "between users", "bound", "at the bound", *tests)
     return Table("rates", "Learning rates by group", columns, tuple(rows), said, rules=_rules(order))
+
+
+def _interval(found: Interval | None) -> str:
+    """For numbers that may be very small."""
+    return NOTHING if found is None else f"{significant(found.low, 2)} to {significant(found.high, 2)}"
 
 
 def shots(results: Results) -> Table:
