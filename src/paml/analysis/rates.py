@@ -10,7 +10,7 @@ import polars as pl
 
 from paml.analysis import fairness
 from paml.analysis.comparisons import of_method
-from paml.analysis.format import listing, percent, significant
+from paml.analysis.format import amount, listing, percent
 from paml.analysis.plan import Entry, RateFacts
 from paml.analysis.results import Rates
 from paml.analysis.tests import RESAMPLES
@@ -65,9 +65,7 @@ def _why_not(line: Rates) -> str:
     if line.mean is None:
         return ""
     most = line.bound is not None and line.at_bound is not None and line.at_bound >= 0.5
-    at_bound = (
-        f"{percent(line.at_bound or 0)} of the users have the largest one, {significant(line.bound)}" if most else ""
-    )
+    at_bound = f"{percent(line.at_bound or 0)} of the users have the largest one, {amount(line.bound)}" if most else ""
     if line.at_bound is not None and line.at_bound >= ALMOST_ALL:
         return at_bound
     if line.deviation is not None and line.deviation < HARDLY * line.mean:

@@ -98,8 +98,6 @@ def _table(table: Table) -> str:
 
     def kind(j: int) -> str:
         found = "long" if long[j] else "number" if numeric[j] else ""
-        if numeric[j] and any(" to " in row[j] for row in table.rows):
-            found = "number interval"
         return f' class="{found}"' if found else ""
 
     def cell(k: int, j: int) -> str:

@@ -157,7 +157,7 @@ def rates(results: Results) -> Table:
                 entry.label if found.label == LEARNING_RATE else f"{entry.label} ({found.label})",
                 significant(found.mean),
                 significant(found.deviation),
-                significant(found.bound),
+                amount(found.bound),
                 NOTHING if found.at_bound is None else percent(found.at_bound),
                 significant(gap.major),
                 significant(gap.minor),
