@@ -1,7 +1,8 @@
 """With what a comparison was computed, as `environment.json` holds it: recorded when cells are fitted."""
 
-import json
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from paml.errors import FormatError
 from paml.files import write_text
@@ -26,18 +27,21 @@ class Environment(Settings):
         return ", ".join([f"Python {self.python}", *versions, self.platform, threads])
 
 
+_ENVIRONMENTS = TypeAdapter(tuple[Environment, ...])
+
+
 def read_environments(folder: Path) -> tuple[Environment, ...]:
     """The environments in which the cells of a comparison were fitted, the first first; none where not recorded."""
     path = folder / FILE
     if not path.exists():
         return ()
     try:
-        return tuple(Environment.model_validate(one) for one in json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        return _ENVIRONMENTS.validate_json(path.read_bytes())
+    except ValidationError:
         remedy = "remove it: the report then does not say with what it was computed"
         raise FormatError("is not a list of environments", where=path, remedy=remedy) from None
 
 
 def write_environments(folder: Path, environments: tuple[Environment, ...]) -> None:
     """Store them, atomically."""
-    write_text(folder / FILE, json.dumps([one.model_dump() for one in environments], indent=1) + "\n")
+    write_text(folder / FILE, _ENVIRONMENTS.dump_json(environments, indent=1).decode() + "\n")
