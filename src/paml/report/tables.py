@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from paml.analysis.format import (
     NOTHING,
@@ -26,7 +27,7 @@ from paml.analysis.tests import Interval
 from paml.analysis.verdict import WITHIN, judgement, paired_of, undefined
 from paml.report.paired_tables import paired, pairs, why_unsure
 from paml.report.paper_tables import paper
-from paml.report.render import STAR, Table, ranked
+from paml.report.render import STAR, Table, ranked as _ranked
 
 MAX_VALUES = 12  # columns of a table by a field of the profile
 _KINDS = ("reference", "baseline", "method", "variant")
@@ -51,7 +52,7 @@ _COSTS = {
 def all_tables(results: Results) -> list[Table]:
     """All tables with at least one number, in the order of a report."""
     made = [
-        comparison(results),
+        _with_chance(results, comparison(results)),
         groups(results),
         rates(results),
         paired(results),
@@ -77,19 +78,23 @@ def comparison(results: Results) -> Table:
         [None if entry.kind == "reference" else results.mean(entry.name, metric.name) for entry in order]
         for metric in metrics
     ]
-    best, second = ranked(values, [metric.better for metric in metrics])
+    best, second = _ranked(values, [metric.better for metric in metrics])
     columns = ("", *(f"{metric.label} {_ARROWS[metric.better]}" for metric in metrics), "remark")
-    note, rules = " ".join(_comparison_notes(results)), _rules(order)
-    if results.chance:
-        rows, rules = (*rows, _by_chance(results)), (*rules, len(rows))
-    return Table("comparison", "Comparison on test users", columns, rows, note, best, second, rules)
+    note = " ".join(_comparison_notes(results))
+    return Table("comparison", "Comparison on test users", columns, rows, note, best, second, _rules(order))
 
 
-def _by_chance(results: Results) -> tuple[str, ...]:
-    """A last line: what a random order of a user's query rows gives."""
-    found = [(metric, results.chance.get(metric.name)) for metric in results.plan.metrics]
-    cells = ["" if level is None else spread(level.mean, level.deviation, metric.digits) for metric, level in found]
-    return ("by chance", *cells, "random order")
+def _with_chance(results: Results, table: Table) -> Table:
+    """A last line: what a random order of a user's query rows gives, for metrics that have such a level."""
+    if not results.chance or not table.rows:
+        return table
+    cells = dict.fromkeys(table.columns, "")
+    for metric in results.plan.metrics:
+        level = results.chance.get(metric.name)
+        if level is not None:
+            cells[f"{metric.label} {_ARROWS[metric.better]}"] = spread(level.mean, level.deviation, metric.digits)
+    line = ("by chance", *list(cells.values())[1:-1], "random order")
+    return replace(table, rows=(*table.rows, line), rules=(*table.rules, len(table.rows)))
 
 
 def _comparison_notes(results: Results) -> list[str]:
@@ -276,7 +281,7 @@ def _by_entry(
         [None if entry.kind == "reference" else line[j] for entry, line in zip(order, lines, strict=True)]
         for j in range(len(columns))
     ]
-    best, second = ranked(compared, [results.plan.headline.better] * len(columns))
+    best, second = _ranked(compared, [results.plan.headline.better] * len(columns))
     return Table(name, title, ("", *columns), rows, note, best, second, _rules(order))
 
 
