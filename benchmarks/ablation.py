@@ -1,6 +1,6 @@
 """What each ingredient of the recipe `tuned` contributes: added to a bare model, and removed from the complete one.
 
-Differences are paired: user by user within a seed, averaged over the user's seeds, with a bootstrap interval.
+Differences are paired: user by user within a seed, averaged over users and seeds, with a bootstrap interval over users.
 The table of rates asks what a personal rate gains over a fixed one of the same size, and what memory and regulariser
 add.
 

@@ -132,9 +132,74 @@ def test_each_seed_may_have_users_of_its_own_and_rows_any_order() -> None:
     absent = rows_of(value_MSU).filter(pl.col("mse").is_not_nan())
     found = statistics.paired(absent, "m1", "m0", "mse")
     assert found == statistics.paired(absent.sample(fraction=1, shuffle=True, seed=1), "m1", "m0", "mse")
-    difference_U = np.nanmean(value_MSU[1] - value_MSU[0], axis=0)
-    assert found.difference == pytest.approx(difference_U.mean())
+    seed_S = np.nanmean(value_MSU[1] - value_MSU[0], axis=1)
+    assert found.difference == pytest.approx(seed_S.mean())
     assert (found.users, found.undefined) == (50, 0)
+
+
+def overlapping(rng: np.random.Generator, methods: int, effect: float = 0.0) -> pl.DataFrame:
+    """Three seeds with other test users each, some of whom are those of an earlier seed; m1 has the effect."""
+    value_MSU = simulated(rng, methods, 3, 120) + 0.3 * rng.normal(size=(methods, 1, 120))  # users differ in taste
+    value_MSU[1] += effect
+    value_MSU[:, 0, 60:], value_MSU[:, 1, :40], value_MSU[:, 2, 50:] = np.nan, np.nan, np.nan
+    return rows_of(value_MSU).filter(pl.col("mse").is_not_nan())
+
+
+def test_what_is_tested_is_what_tables_print() -> None:
+    """Never outside the range of the seeds' own, which a mean of users' means may be."""
+    outside = 0
+    for seed in range(20):
+        rows = overlapping(np.random.default_rng(seed), 2)
+        found, table = statistics.paired(rows, "m1", "m0", "mse", resamples=0), statistics.over_seeds(rows, "mse")
+        assert min(found.by_seed) <= found.difference <= max(found.by_seed)
+        assert found.difference == pytest.approx(table["m1"]["all"].mean - table["m0"]["all"].mean)
+        users = statistics.per_user(statistics.differences(rows, "m1", "m0", "mse"))
+        outside += not min(found.by_seed) <= users["value"].mean() <= max(found.by_seed)
+        gap, groups = fairness.gap(rows, "m1", "mse", resamples=0), statistics.groups_test(rows, "m1", "mse")
+        assert (gap.major, gap.minor) == pytest.approx((table["m1"]["major"].mean, table["m1"]["minor"].mean))
+        assert (groups.left, groups.right) == (gap.major, gap.minor)
+        both = fairness.gap_difference(rows, "m1", "m0", "mse", resamples=0)
+        assert both.difference == pytest.approx(gap.difference - fairness.gap(rows, "m0", "mse").difference)
+    assert outside > 0
+
+
+def test_with_repeated_users_false_positives_and_intervals_are_as_promised() -> None:
+    grids, rng = 400, np.random.default_rng(14)
+    positive = covered = 0
+    for _ in range(grids):
+        found = statistics.paired(overlapping(rng, 2, effect=0.1), "m1", "m0", "mse", resamples=200)
+        covered += found.interval.low <= 0.1 <= found.interval.high
+        positive += statistics.paired(overlapping(rng, 2), "m1", "m0", "mse", resamples=0).t_p < 0.05
+    assert within(positive, grids, 0.05, 0.05)
+    assert within(covered, grids, 0.93, 0.96)
+
+
+def test_resampling_users_resamples_all_their_rows() -> None:
+    rows = overlapping(np.random.default_rng(15), 2)
+    values = statistics.differences(rows, "m1", "m0", "mse")
+    found = statistics.paired(rows, "m1", "m0", "mse")
+    x_SU = np.full((3, 120), np.nan)
+    x_SU[values["seed"].to_numpy(), values["user"].str.slice(1).cast(pl.Int64).to_numpy()] = values["value"].to_numpy()
+    drawn_RU = np.random.default_rng(1).integers(120, size=(4000, 120))
+    drawn_R = np.nanmean(x_SU[:, drawn_RU], axis=2).mean(0)
+    assert near(found.interval, Interval(*np.quantile(drawn_R, [0.025, 0.975])))
+
+
+def test_all_pairs_are_one_family() -> None:
+    value_MSU = simulated(np.random.default_rng(16), 4, 2, 80)
+    value_MSU[2] -= 0.3
+    value_MSU[3] = value_MSU[1]
+    rows = rows_of(value_MSU)
+    found = statistics.all_pairs(rows, ["m0", "m1", "absent", "m2", "m3"], "mse", resamples=QUICK)
+    assert [(line.reference, line.method) for line in found] == [
+        ("m0", "m1"), ("m0", "m2"), ("m0", "m3"), ("m1", "m2"), ("m1", "m3"), ("m2", "m3")
+    ]  # fmt: skip
+    assert [replace(line, holm_p=None) for line in found[:2]] == [
+        statistics.paired(rows, name, "m0", "mse", resamples=QUICK) for name in ("m1", "m2")
+    ]
+    assert [line.holm_p for line in found] == statistics.holm([line.t_p for line in found])
+    assert [line.identical for line in found] == [False, False, False, False, True, False]
+    assert (found[4].difference, found[4].alike) == (0, 80)
 
 
 def test_undefined_values_are_excluded_in_pairs_and_counted() -> None:
@@ -146,7 +211,7 @@ def test_undefined_values_are_excluded_in_pairs_and_counted() -> None:
     found = statistics.paired(rows, "m1", "m0", "mse")
     assert (found.users, found.undefined) == (38, 22)
     difference_SU = np.where(np.isfinite(value_MSU[1]), value_MSU[1], np.nan) - value_MSU[0]
-    assert found.difference == pytest.approx(np.nanmean(difference_SU[:, 12:50], axis=0).mean())
+    assert found.difference == pytest.approx(np.nanmean(difference_SU[:, 12:50], axis=1).mean())
     gap = fairness.gap_difference(rows, "m1", "m0", "mse")
     assert (gap.major_users + gap.minor_users, gap.undefined) == (38, 22)
     summary = statistics.over_seeds(rows, "mse")["m1"]["all"]

@@ -306,6 +306,46 @@ def test_the_paper_beside_ours(make: Make) -> None:
     assert make(source="synthetic", group_by=None).paper is None
 
 
+def test_the_papers_ranking_may_be_better_although_its_error_is_larger(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path, methods=["melu", "reg_paml"], variants=())
+    rows = pl.read_parquet(folder / "rows.parquet")
+    rows.with_columns(mse=pl.col("mse") * 0.5, ndcg3=pl.lit(0.7)).write_parquet(folder / "rows.parquet")
+    paper = summarise_comparison(folder, resamples=0).paper
+    assert paper is not None
+    said = " ".join(paper.differences)
+    assert (
+        "For MeLU and REG-PAML our ranking is worse than the paper's, although our MSE is lower (nDCG@3 0.700" in said
+    )
+    assert "against 0.779 to 0.793, by chance 0.600" in said
+    rows.with_columns(mse=pl.col("mse") * 9, ndcg3=pl.lit(0.7)).write_parquet(folder / "rows.parquet")
+    paper = summarise_comparison(folder, resamples=0).paper
+    assert paper is not None
+    assert "our ranking is worse" not in " ".join(paper.differences)
+
+
+def test_every_two_methods(make: Make, tmp_path: Path) -> None:
+    found = make()
+    assert len(found.pairs) == 10  # of three methods and two variants
+    assert "pairs of methods differ surely" in text_of(found)
+    many = make(variants=(*VARIANTS, "reg_paml outer_rate=5e-4", "paml outer_rate=5e-5", "reg_paml head=classes"))
+    assert {line.method for line in many.pairs} == {"paml", "reg_paml"}  # too many: methods only
+    assert {line.reference for line in many.pairs} == {"melu", "paml"}
+    folder = write_comparison(tmp_path, variants=())
+    rows = pl.read_parquet(folder / "rows.parquet")
+    paml = rows.filter(pl.col("method") == "paml")
+    same = paml.with_columns(method=pl.lit("reg_paml"))
+    pl.concat([rows.filter(pl.col("method") != "reg_paml"), same]).write_parquet(folder / "rows.parquet")
+    found = summarise_comparison(folder, resamples=QUICK)
+    assert [line.identical for line in found.pairs] == [False, False, True]
+    assert "not so PAML and REG-PAML. PAML and REG-PAML have the same value for every user." in text_of(found)
+
+
+def test_the_level_by_chance(make: Make) -> None:
+    assert {name: level.mean for name, level in make().chance.items()} == pytest.approx({"ndcg3": 0.6, "ndcg5": 0.6})
+    assert {name: level.mean for name, level in make(target="click", source="taobao").chance.items()} == {"auc": 0.5}
+    assert make(users=0).chance.keys() <= {"ndcg3", "ndcg5"}
+
+
 def test_bookcrossing_has_its_own_numbers(make: Make) -> None:
     found = make(source="bookcrossing", methods=["melu"], variants=()).paper
     assert found is not None

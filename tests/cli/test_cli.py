@@ -179,7 +179,10 @@ def test_compare_then_report(tmp_path: Path, world: paml.Dataset) -> None:
     assert done.stdout.splitlines()[-1] == "report: C/report.html"
     results = json.loads((tmp_path / "C" / "results.json").read_text())
     shown = json.loads(run("report", "C", "--json", cwd=tmp_path).stdout)
-    assert shown == {**results, "cost": json.loads((tmp_path / "C" / "costs.json").read_text())}
+    files = {"cost": "costs.json", "environments": "environment.json"}
+    beside = {key: json.loads((tmp_path / "C" / file).read_text()) for key, file in files.items()}
+    assert shown == {**results, **beside}
+    assert beside["environments"][0]["threads"] == 1
     assert "\\toprule" in run("report", "C", "--format", "latex", cwd=tmp_path).stdout
     assert "| ---" in run("report", "C", "--format", "markdown", cwd=tmp_path).stdout.replace("|---", "| ---")
     assert "was begun with other settings" in run("compare", world.path, "--out", "C", cwd=tmp_path).stderr

@@ -5,16 +5,19 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score
 
 import paml
-from paml.analysis.plan import cell_name, read_plan, write_plan
+from paml.analysis.environment import read_environments, write_environments
+from paml.analysis.plan import RateFacts, cell_name, read_plan, write_plan
 from paml.analysis.results import MissingCell, Results, read_results
 from paml.baselines import BASELINES, Fitted, SplitRows
 from paml.baselines.registry import Baseline
@@ -26,7 +29,8 @@ from paml.evaluation.blinding import BlindedDataset, require_untouched
 from paml.evaluation.scenarios import SAMPLE
 from paml.evaluation.scoring import evaluate_ensemble, predict_rows
 from paml.experiments.compare import ABLATION
-from paml.experiments.plan import variant
+from paml.experiments.environment import record_environment
+from paml.experiments.plan import variant, with_rate
 from paml.report.refresh import refresh
 
 QUICK = {"epochs": 1, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
@@ -114,6 +118,44 @@ def test_results_and_report_are_written(done: Path) -> None:
     assert results.mean("melu") == pytest.approx(mean)
 
 
+def test_the_environment_is_recorded_beside_the_plan(done: Path, tmp_path: Path) -> None:
+    (found,) = read_results(done).environments
+    assert found.packages["torch"] == version("torch")
+    assert found.threads == torch.get_num_threads()
+    assert f"Python {found.python}, torch {found.packages['torch']}" in (done / "report.html").read_text()
+    assert "torch" not in (done / "results.json").read_text()  # which is the same on every machine
+    folder = shutil.copytree(done, tmp_path / "other")
+    record_environment(folder)
+    assert read_environments(folder) == (found,)
+    write_environments(folder, (found.model_copy(update={"python": "3.9"}),))
+    record_environment(folder)  # a comparison that is continued elsewhere
+    assert [one.python for one in read_environments(folder)] == ["3.9", found.python]
+    (folder / "environment.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"environment\.json: is not a list of environments; remove it"):
+        refresh(folder)
+    (folder / "environment.json").unlink()
+    assert refresh(folder).environments == ()
+
+
+def test_the_plan_knows_the_bounds_of_rates(done: Path, world: paml.Dataset, tmp_path: Path) -> None:
+    facts = {entry.name: entry.rate for entry in read_plan(done).entries}
+    assert {name for name, rate in facts.items() if rate is not None} == {"reg_paml", "reg_paml gamma=0.5"}
+    assert facts["reg_paml"] == RateFacts(label="learning rate", bound=0.5)
+    entry = variant("at_paml rate_scale=0.01 warmup_rate=0.03")
+    assert with_rate(entry, "paper", {}, "", "rating").rate == RateFacts(label="learning rate", bound=0.04)
+    entry = variant("at_paml memory_stores=alpha")
+    assert with_rate(entry, "paper", {}, "", "rating").rate == RateFacts(label="learning rate", bound=None)
+    assert with_rate(variant("ridge"), "paper", {"rate_scale": 2}, "", "rating").rate == RateFacts(
+        label="prior variance", bound=2
+    )
+    old = shutil.copytree(done, tmp_path / "old")  # begun before rates were in the plan
+    plan = read_plan(old)
+    without = tuple(entry.model_copy(update={"rate": None}) for entry in plan.entries)
+    write_plan(old, plan.model_copy(update={"entries": without}))
+    assert refresh(old).rates["reg_paml"].bound is None
+    assert quick_compare(world, old, group_by="age").rates["reg_paml"].bound == 0.5  # the same command adds them
+
+
 def test_a_second_call_reuses_everything(done: Path, world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (done / "results.json").read_text()
     monkeypatch.setattr("paml.experiments.compare.run_cell", lambda *_: pytest.fail("a finished cell was run again"))
@@ -197,7 +239,8 @@ def test_no_test_users(tmp_path: Path) -> None:
 
 
 def test_the_papers_ablation_is_understood() -> None:
-    assert [variant(text).settings.get("gamma") for text in ABLATION] == ["1e-5", "1e-4", "1e-2", None]
+    assert [variant(text).settings.get("gamma") for text in ABLATION[:3]] == ["1e-5", "1e-4", "1e-2"]
+    assert ABLATION[3:] == ("at_paml outer_rate=5e-4", "paml outer_rate=5e-5", "reg_paml head=classes")
     found = variant(ABLATION[0])
     assert (found.name, found.label, found.method) == ("reg_paml gamma=1e-5", "REG-PAML gamma=1e-5", "reg_paml")
     assert (found.kind, variant("melu").kind) == ("variant", "method")

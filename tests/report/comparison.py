@@ -11,7 +11,7 @@ from paml.analysis.plan import DataFacts, Plan, in_order, write_plan
 from paml.analysis.results import Results
 from paml.analysis.summarise import summarise_comparison
 from paml.data.schema import CLICK_WEIGHTS
-from paml.experiments.plan import choose_entries, metric_facts, pooled_facts
+from paml.experiments.plan import choose_entries, metric_facts, pooled_facts, with_rate
 
 QUICK = 30  # resamples where the interval is not what is tested
 METHODS = ["melu", "paml", "reg_paml"]
@@ -33,6 +33,12 @@ TRUTH = {  # how far an entry's errors lie above those of the best baseline
     "reg_paml gamma=0.01": -0.1,
     "reg_paml gamma=1e-05": 0.3,
     "reg_paml outer_rate=5e-4": 0.3,
+    "at_paml": 0.05,
+    "at_paml outer_rate=5e-4": 0.5,
+    "paml outer_rate=5e-5": -0.05,
+    "reg_paml head=classes": 0.15,
+    "ridge": -0.3,
+    "paml rate_scale=0.3": 0.0,
 }
 
 
@@ -53,6 +59,7 @@ def write_comparison(
     undefined: float = 0.0,
     unfinished: tuple[tuple[str, int], ...] = (),
     group_by: str | None = "age",
+    recipe: str = "tuned",
     seed: int = 0,
 ) -> Path:
     """A folder as `paml compare` leaves it, without its report.
@@ -73,8 +80,7 @@ def write_comparison(
             error_U = np.abs(hard_U + effect * TRUTH[name] + noise * rng.normal(size=users)) + 0.01
             keys = [pl.lit(name).alias("method"), pl.lit(run, pl.Int64).alias("seed")]
             cell = people.select(*keys, pl.all())
-            rate = None if name in baselines else 0.01
-            rows.append(_scored(cell, error_U, target, rng).with_columns(pl.lit(rate, pl.Float64).alias("rate")))
+            rows.append(_scored(cell, error_U, target, rng).with_columns(_rate(name, people, name in baselines)))
             for k, value in enumerate(SHOTS):
                 more = 0.1 * (len(SHOTS) - 1 - k) * (1.0 if name in methods else 0.5)
                 shots.append(_scored(_under(cell, "shots", value), error_U + more, target, rng))
@@ -84,6 +90,7 @@ def write_comparison(
             cost.append(_cost(name, run, name in baselines))
             pooled.append({"method": name, "seed": run, "auc": 1 / (1 + error_U.sum() / max(users, 1))})
     folder.mkdir(parents=True, exist_ok=True)
+    entries = choose_entries(target, recipe, methods, baselines, variants)
     plan = Plan(
         created_by="paml 0",
         data=DataFacts(
@@ -96,14 +103,14 @@ def write_comparison(
             interactions=400 * users,
             click_weights=CLICK_WEIGHTS if target == "click" else None,
         ),
-        recipe="tuned",
+        recipe=recipe,
         recipe_digest="",
         settings={},
         gamma=1e-3,
         seeds=seeds,
         same_split=True,
         group_by=group_by,
-        entries=in_order(choose_entries(target, "tuned", methods, baselines, variants)),
+        entries=in_order([with_rate(entry, recipe, {}, source, target) for entry in entries]),
         metrics=metric_facts(target),
         pooled=pooled_facts(target),
     )
@@ -126,6 +133,14 @@ def summarised(folder: Path, **wishes: Any) -> Results:
     if key not in _MADE:
         _MADE[key] = summarise_comparison(write_comparison(folder, **wishes), resamples=QUICK)
     return _MADE[key]
+
+
+def _rate(name: str, people: pl.DataFrame, baseline: bool) -> pl.Expr | pl.Series:
+    """None for baselines, 0.01 for MeLU's users; personal ones are about 0.2 for major and 0.3 for minor users."""
+    if baseline or name == "melu":
+        return pl.lit(None if baseline else 0.01, pl.Float64).alias("rate")
+    noise_U = np.random.default_rng(len(name)).uniform(-0.05, 0.05, len(people))
+    return pl.Series("rate", np.where(people["group"] == "minor", 0.3, 0.2) + noise_U)
 
 
 def _people(rng: np.random.Generator, users: int, minor: float, undefined: float) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from paml.analysis.results import MissingCell, read_results
 from paml.errors import FormatError
 from paml.report import write_report
 from paml.report.figures import figures
+from paml.report.glossary import glossary
 from paml.report.page import page
 from paml.report.tables import all_tables
 from report.comparison import write_comparison
@@ -87,6 +88,17 @@ def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
     assert "paml compare data" in text
     assert f"paml report {ratings}" in text
     assert (ratings / "tables" / "comparison.tex").exists()
+
+
+def test_words_are_explained(ratings: Path, clicks: Path) -> None:
+    words = glossary(read_results(ratings))
+    text = (ratings / "report.html").read_text()
+    section = text[text.index('<section id="glossary"') : text.index('<section id="made"')]
+    assert "<details>" in section
+    assert all(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" in section for word, meaning in words.items())
+    assert {"support and query rows", "Holm", "by chance", "nDCG@k", "learning rate"} <= set(words)
+    assert not {"NEL", "AUC", "prior variance"} & set(words)
+    assert {"NEL", "AUC"} <= set(glossary(read_results(clicks)))
 
 
 def test_the_papers_clicks_have_a_note_and_no_table(clicks: Path, ratings: Path) -> None:
@@ -205,6 +217,12 @@ def test_in_a_browser(browser: Any, kind: str, width: int, scheme: str, request:
         assert box["right"] <= width
     wide = shown.evaluate("[...document.querySelectorAll('.scroll')].map(s => s.getBoundingClientRect().right)")
     assert max(wide) <= width
+    if width == 1280:  # no column is cut off
+        beyond = shown.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth)"
+            ".map(s => s.parentNode.id)"
+        )
+        assert beyond == []
     ink, paper = shown.evaluate(
         "[getComputedStyle(document.querySelector('figure svg text')).fill,"
         " getComputedStyle(document.body).backgroundColor].map(c => c.match(/\\d+/g).slice(0, 3).map(Number))"

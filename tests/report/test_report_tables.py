@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, spread
+from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, precise, significant, spread
 from paml.analysis.results import Results
 from paml.analysis.verdict import sureness
 from paml.errors import SettingsError
@@ -19,8 +19,9 @@ from report.comparison import METHODS, VARIANTS, summarised
 
 Make = Callable[..., Results]
 AWKWARD = "a & b_c % #1 $x$ {y} ~^ \\ | * [z] <w>"
-EVERY = ["comparison", "groups", "paired", "shots", "activity", "by_group", "items", "cost"]
-PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups"]
+EVERY = ["comparison", "groups", "rates", "paired", "pairs", "shots", "activity", "by_group", "items", "cost"]
+PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups", "paper_failure"]
+ABLATION = ("reg_paml gamma=0.01", "at_paml outer_rate=5e-4", "paml outer_rate=5e-5", "reg_paml head=classes")
 WISHES: dict[str, dict[str, Any]] = {
     "whole": {},
     "clicks": {"target": "click", "source": "taobao"},
@@ -65,7 +66,8 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
     tables = named(found)
     assert list(tables) == [*EVERY, *PAPER]
     label = {entry.label: entry.name for entry in found.plan.entries}
-    lines = parsed(render(tables["comparison"], "markdown"))
+    *lines, chance = parsed(render(tables["comparison"], "markdown"))
+    assert (chance[""], chance["MSE ↓"], chance["nDCG@3 ↑"]) == ("by chance", "", "0.600 ± 0.000")
     assert {line[""] for line in lines} == set(label)
     for line in lines:
         for metric, title in (("mse", "MSE ↓"), ("ndcg3", "nDCG@3 ↑"), ("ndcg5", "nDCG@5 ↑"), ("mae", "MAE ↓")):
@@ -98,6 +100,65 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
     ours = found.summary("melu")
     assert beside["MeLU"]["MSE, ours"] == spread(ours.mean, ours.deviation)
     assert beside["Meta-SGD"]["MSE, ours"] == NOTHING
+
+
+def test_rates_and_pairs_equal_the_results(make: Make) -> None:
+    found = make()
+    tables, label = named(found), {entry.label: entry.name for entry in found.plan.entries}
+    pairs = parsed(render(tables["pairs"], "markdown"))
+    for line, test in zip(pairs, found.pairs, strict=True):
+        assert (label[line["first"]], label[line["second"]]) == (test.reference, test.method)
+        assert line["difference"] == precise(test.difference, 3)
+        assert line["p (Holm)"] == p_value(test.holm_p)
+    for line in parsed(render(tables["rates"], "markdown")):
+        rates = found.rates[label[line[""]]]
+        assert (line["mean"], line["gap"]) == (significant(rates.mean), significant(rates.gap.difference))
+        assert line["bound"] == amount(rates.bound)
+
+
+def test_tables_have_the_papers_numbers_lines_and_stars(make: Make) -> None:
+    found = make(methods=["paml", "at_paml", "reg_paml"], variants=ABLATION, recipe="paper")
+    tables = named(found)
+    numbered = {name: re.search(r"\((Tab\. \d|Fig\. \d)\)", tables[name].title) for name in PAPER}
+    assert [match.group(1) for match in numbered.values() if match] == [
+        "Tab. 2",
+        "Tab. 3",
+        "Tab. 4",
+        "Tab. 5",
+        "Fig. 8",
+    ]
+    ablation = {line[""]: line for line in parsed(render(tables["paper_ablation"], "markdown"))}
+    assert ablation["REG-PAML gamma=0.01"]["MSE, paper"] == "1.191 ± 0.021*"
+    assert ablation["PAML"]["MSE, paper"] == "1.520 ± 0.034"
+    assert found.against_paml["mse"]["reg_paml"].star
+    assert ablation["REG-PAML gamma=0.001"]["MSE, ours"].endswith("*")
+    assert not ablation["PAML"]["MSE, ours"].endswith("*")
+    assert ablation["PAML outer_rate=5e-5"]["MSE, paper"] == NOTHING
+    assert ablation["REG-PAML head=classes"]["MSE, ours"] == ablation_cell(found, "reg_paml head=classes")
+    assert tables["paper_ablation"].rules == (6,)
+    failure = {line[""]: line for line in parsed(render(tables["paper_failure"], "markdown"))}
+    assert failure["MSE minor"]["AT-PAML, paper"] == "1.382 ± 0.011"
+    quoted = {"MSE": "2.127", "MSE major": "1.477", "MSE minor": "3.148", "nDCG@3": "0.782", "nDCG@5": "0.792"}
+    assert {name: failure[name]["AT-PAML outer_rate=0.0005, paper"] for name in quoted} == quoted
+    failed = found.summary("at_paml outer_rate=5e-4", group="minor")
+    assert failure["MSE minor"]["AT-PAML outer_rate=0.0005, ours"] == spread(failed.mean, failed.deviation)
+
+
+def ablation_cell(results: Results, name: str) -> str:
+    found = results.summary(name)
+    return spread(found.mean, found.deviation) + ("*" if results.against_paml["mse"][name].star else "")
+
+
+def test_the_papers_costs_stand_beside_its_own_settings_only(make: Make) -> None:
+    wishes = {"methods": ["melu", "paml", "at_paml"], "variants": ()}
+    tuned, paper = (named(make(**wishes, recipe=recipe))["cost"] for recipe in ("tuned", "paper"))
+    assert "the paper's time" not in tuned.columns
+    lines = {line[""]: line for line in parsed(render(paper, "markdown"))}
+    assert [lines[name]["the paper's memory"] for name in ("MeLU", "PAML", "AT-PAML")] == [NOTHING, "669 MB", "2.12 GB"]
+    assert lines["AT-PAML"]["the paper's time"] == "4 h"
+    assert "GTX 1080" in paper.note
+    elsewhere = named(make(**wishes, recipe="paper", source="bookcrossing"))["cost"]
+    assert "the paper's time" not in elsewhere.columns
 
 
 def test_remarks_say_in_words_who_loses(make: Make) -> None:
@@ -208,5 +269,17 @@ def test_words() -> None:
     assert (number(-0.0001), number(-1.5), number(None)) == ("0.000", "−1.500", NOTHING)
     shown = {None: NOTHING, 1234.5: "1,234", 40.5: "40.5", 1.5: "1.5", 0.02: "0.02", 0.00001: "0.00001"}
     assert {value: amount(value) for value in shown} == shown
+    small = {
+        None: NOTHING,
+        0.0: "0",
+        0.000998: "0.000998",
+        -1.23456e-5: "−0.0000123",
+        1.5e-8: "1.50e−8",
+        1234.0: "1,234",
+    }
+    assert {value: significant(value) for value in small} == small
+    assert [precise(value, 3) for value in (0.123, 0.0123, 0.00123, 0.0, None)] == [
+        "0.123", "0.012", "0.0012", "0.000", NOTHING
+    ]  # fmt: skip
     assert [p_value(p) for p in (None, 0.0001, 0.0499, 0.05)] == [NOTHING, "<0.001", "<0.05", "0.050"]
     assert [listing(names, 1) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a and 2 more"]

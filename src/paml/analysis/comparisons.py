@@ -1,11 +1,15 @@
 """What may be concluded from the rows of a comparison: one row per method, seed and user.
 
-The unit of every test is the user: the values of a user who occurs in several seeds are averaged first, since repeated
-users are not more users. So the tests are about new users, given these trained models; what another training would
-change is shown by the spread over seeds. A value that is null, NaN or infinite is undefined: excluded and counted.
+Every estimate is what tables print: the mean over seeds of a seed's mean over users, or a difference of such means.
+The unit of every test is the user: all rows of a user who occurs in several seeds are one observation (`balanced`),
+since repeated users are not more users. So the tests are about new users, given these trained models; what another
+training would change is shown by the spread over seeds. A value that is null, NaN or infinite is undefined: excluded
+and counted.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -73,6 +77,7 @@ class Paired:
     method: str
     reference: str
     difference: float | None
+    """The mean over seeds of `by_seed`, so never outside their range."""
     interval: Interval | None
     """Bootstrap over users (BCa)."""
     t_p: float | None
@@ -84,6 +89,13 @@ class Paired:
     """Users without a seed in which both values are defined."""
     by_seed: tuple[float, ...]
     """The mean difference in each seed, which shows whether other trainings agree."""
+    alike: int = 0
+    """Users for whom both values are exactly the same in every seed."""
+
+    @property
+    def identical(self) -> bool:
+        """Whether both values are exactly the same for every user."""
+        return 0 < self.users == self.alike
 
 
 def improves(better: Better, difference: float | None) -> bool:
@@ -121,7 +133,7 @@ def over_seeds(rows: pl.DataFrame, metric: str) -> dict[str, dict[str, OverSeeds
 
 def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str, better: Better) -> Improvement:
     """The paper's test: the values of two methods as if they came from different users (`paired` is sounder)."""
-    left, right = (defined(per_user(of_method(rows, name, metric))) for name in (method, reference))
+    left, right = (balanced(of_method(rows, name, metric)) for name in (method, reference))
     test = _t_test(left, right)
     favourable = test.left is not None and test.right is not None and improves(better, test.left - test.right)
     return Improvement(method, reference, test, favourable and test.p_value is not None and test.p_value < SIGNIFICANT)
@@ -129,19 +141,20 @@ def improvement(rows: pl.DataFrame, method: str, reference: str, metric: str, be
 
 def groups_test(rows: pl.DataFrame, method: str, metric: str) -> TTest:
     """The paper's test of major (left) against minor (right) users; a large p does not show that they are equal."""
-    return _t_test(*by_group(per_user(of_method(rows, method, metric))))
+    return _t_test(*balanced_groups(of_method(rows, method, metric)))
 
 
 def paired(
     rows: pl.DataFrame, method: str, reference: str, metric: str, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Paired:
-    """method - reference for each user within the same seed, averaged over the user's seeds, then tested over users.
+    """method - reference for each user within the same seed: the mean over seeds of its mean over users, tested.
 
-    Finds smaller effects than the paper's test wherever the same users are hard for both. `seed` is for the bootstrap.
+    Finds smaller effects than the paper's test wherever the same users are hard for both. Wilcoxon's test ranks users
+    by the mean over their own seeds. `seed` is for the bootstrap.
     """
     per_seed = differences(rows, method, reference, metric)
-    users = per_user(per_seed)
-    value_U = defined(users)
+    value_U, own_U = balanced(per_seed), defined(per_user(per_seed))
+    same = per_seed.drop_nulls("value").group_by("user").agg((pl.col("value") == 0).all())
     seeds = per_seed.drop_nulls("value").group_by("seed").agg(pl.col("value").mean()).sort("seed")
     return Paired(
         method=method,
@@ -149,11 +162,12 @@ def paired(
         difference=mean(value_U),
         interval=mean_interval(value_U, np.random.default_rng(seed), resamples),
         t_p=two_sided(mean_of(value_U)),
-        wilcoxon_p=wilcoxon_p(value_U),
+        wilcoxon_p=wilcoxon_p(own_U),
         holm_p=None,
         users=len(value_U),
-        undefined=len(users) - len(value_U),
+        undefined=per_seed["user"].n_unique() - len(value_U),
         by_seed=tuple(seeds["value"].to_list()),
+        alike=int(same["value"].sum()),
     )
 
 
@@ -166,6 +180,18 @@ def paired_table(
         for method in method_names(rows)
         if method != reference
     ]
+    return _family(table)
+
+
+def all_pairs(
+    rows: pl.DataFrame, names: Sequence[str], metric: str, *, seed: int = 0, resamples: int = RESAMPLES
+) -> list[Paired]:
+    """Each of the named methods minus each of those named before it; one family of tests, with Holm's correction."""
+    pairs = combinations([name for name in names if name in method_names(rows)], 2)
+    return _family([paired(rows, later, first, metric, seed=seed, resamples=resamples) for first, later in pairs])
+
+
+def _family(table: list[Paired]) -> list[Paired]:
     corrected = holm([line.t_p for line in table])
     return [replace(line, holm_p=p) for line, p in zip(table, corrected, strict=True)]
 
@@ -191,6 +217,38 @@ def differences(rows: pl.DataFrame, method: str, reference: str, metric: str) ->
 def per_user(values: pl.DataFrame) -> pl.DataFrame:
     """One row per user, in order: the mean over the user's seeds; the group belongs to the user, not to the seed."""
     return values.group_by("user", maintain_order=True).agg(pl.col("group").first(), pl.col("value").mean())
+
+
+def balanced(values: pl.DataFrame) -> np.ndarray:
+    """One value per user, whose mean over users is the mean over seeds of the seeds' means.
+
+        theta = 1/S sum_s m_s,    value_u = theta + sum over u's seeds s of U / (S n_s) (x_us - m_s)
+
+    for S seeds with n_s users and the mean m_s, and U users in all. The second term is user u's influence on theta, so
+    that the usual standard error of the mean of `value_u` is the one with users as clusters, and resampling users
+    resamples all their rows. If every user is in every seed, value_u is simply the user's mean.
+
+    Averaging each user's rows first, and then over users, would estimate something else: users who are test users in
+    several seeds would count less per row, and the result could lie outside the range of the seeds' own means.
+    """
+    known = values.drop_nulls("value")
+    if not len(known):
+        return np.zeros(0)
+    value_N = known["value"].to_numpy()
+    seed_N, user_N = (np.unique(known[name].to_numpy(), return_inverse=True)[1] for name in ("seed", "user"))
+    count_S = np.bincount(seed_N)
+    mean_S = np.bincount(seed_N, weights=value_N) / count_S
+    users = int(user_N.max()) + 1
+    weight_S = users / (len(count_S) * count_S)
+    pull_U = np.bincount(user_N, weights=weight_S[seed_N] * (value_N - mean_S[seed_N]))
+    value_U: np.ndarray = mean_S.mean() + pull_U
+    return value_U
+
+
+def balanced_groups(values: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The same of major and of minor users, each group by itself."""
+    major, minor = (balanced(values.filter(pl.col("group") == group)) for group in ("major", "minor"))
+    return major, minor
 
 
 def by_group(users: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:

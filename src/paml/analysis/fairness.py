@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from paml.analysis.comparisons import by_group, defined, differences, mean, of_method, per_user
+from paml.analysis.comparisons import balanced, balanced_groups, differences, mean, of_method
 from paml.analysis.tests import RESAMPLES, Interval, difference_interval, equivalence, t_interval, two_sided, welch
 from paml.errors import SettingsError
 
@@ -14,7 +14,7 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class GroupGap:
-    """minor - major, of the groups' means over users; for an error metric, positive if minor users fare worse."""
+    """minor - major, of the groups' means as printed; for an error metric, positive if minor users fare worse."""
 
     major: float | None
     minor: float | None
@@ -48,9 +48,9 @@ def gap(
     """
     if margin <= 0:
         raise SettingsError(f"margin {margin} is not positive", remedy="a fraction above 0 expected, such as 0.05")
-    users = per_user(of_method(rows, method, metric))
-    overall = mean(defined(users))
-    return _gap(users, None if overall is None else margin * abs(overall), seed, resamples)
+    values = of_method(rows, method, metric)
+    overall = mean(balanced(values))
+    return _gap(values, None if overall is None else margin * abs(overall), seed, resamples)
 
 
 def gap_difference(
@@ -61,11 +61,11 @@ def gap_difference(
     Means are linear, so this is the gap of the users' own differences: `major` and `minor` are how far the method is
     from the reference in each group, and resampling users resamples both methods together.
     """
-    return _gap(per_user(differences(rows, method, reference, metric)), None, seed, resamples)
+    return _gap(differences(rows, method, reference, metric), None, seed, resamples)
 
 
-def _gap(users: pl.DataFrame, margin: float | None, seed: int, resamples: int) -> GroupGap:
-    major, minor = by_group(users)
+def _gap(values: pl.DataFrame, margin: float | None, seed: int, resamples: int) -> GroupGap:
+    major, minor = balanced_groups(values)
     estimate = welch(minor, major)
     means = mean(major), mean(minor)
     return GroupGap(
@@ -79,5 +79,5 @@ def _gap(users: pl.DataFrame, margin: float | None, seed: int, resamples: int) -
         equivalence_p=equivalence(estimate, margin),
         major_users=len(major),
         minor_users=len(minor),
-        undefined=users["value"].null_count(),
+        undefined=values["user"].n_unique() - len(major) - len(minor),
     )

@@ -1,10 +1,12 @@
 """Numbers and lists in words, for the verdict and the tables: rounded sensibly, and never "nan" or "None"."""
 
+import math
 from collections.abc import Sequence
 
 from paml.analysis.tests import Interval
 
 NOTHING = "–"
+SMALLEST = -6  # powers of ten below this are written as such
 
 
 def number(value: float | None, places: int = 3) -> str:
@@ -31,9 +33,26 @@ def amount(value: float | None) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
-def percent(share: float) -> str:
+def significant(value: float | None, digits: int = 3) -> str:
+    """So many significant digits, however small the number: 0.000998, −0.0000012, 3.1e−9."""
+    if value is None or value == 0:
+        return NOTHING if value is None else "0"
+    size = math.floor(math.log10(abs(value)))
+    if size < SMALLEST:
+        return f"{value:.{digits - 1}e}".replace("e-0", "e-").replace("-", "−")
+    return number(value, max(digits - 1 - size, 0))
+
+
+def precise(value: float | None, places: int) -> str:
+    """At least so many decimal places, and at least two significant digits."""
+    if value is None or value == 0 or abs(value) >= 10 ** (1 - places):
+        return number(value, places)
+    return significant(value, 2)
+
+
+def percent(share: float, places: int = 1) -> str:
     """0.059 is "5.9 %"."""
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.{places}f} %"
 
 
 def p_value(p: float | None) -> str:

@@ -1,131 +1,29 @@
-"""What the paper printed, beside what a comparison found: quoted as it is, with footnotes where it contradicts itself.
+"""What the paper printed (`quoted.py`), beside what a comparison found.
 
 Sentences on the differences say what the numbers show, and nothing about their causes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 from paml.analysis.format import count, listing, number, percent
 from paml.analysis.plan import Plan
+from paml.analysis.quoted import (
+    ABLATION,
+    COMPARISON,
+    COSTS,
+    FOOTNOTES,
+    MAJOR_SHARES,
+    PRINTED,
+    USERS,
+    Line,
+    Printed,
+    printed,
+)
 from paml.analysis.results import Paper, PaperRow, Results
 
-PRINTED = ("mse", "ndcg3", "ndcg5")
-"""The metrics that the paper prints."""
-PAPER_BASELINES = ("melu", "meta_sgd", "transfer")
-"""The methods that the paper compares its own with."""
-_NAMES = {
-    "melu": "MeLU",
-    "meta_sgd": "Meta-SGD",
-    "transfer": "transfer learning",
-    "paml": "PAML",
-    "at_paml": "AT-PAML",
-    "reg_paml": "REG-PAML",
-}
-COMPARISON, ABLATION, GROUPS, ABLATION_GROUPS = "comparison", "ablation", "groups", "ablation_groups"
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A number printed in the paper."""
-
-    table: str
-    method: str
-    gamma: float | None
-    """Only for lines of REG-PAML with a given gamma."""
-    metric: str
-    """`p_value` is that of major against minor users."""
-    group: str
-    value: float
-    deviation: float | None
-
-    @property
-    def name(self) -> str:
-        """The line's name where no entry of ours corresponds to it."""
-        return self.method if self.gamma is None else f"{self.method} gamma={self.gamma:g}"
-
-    @property
-    def label(self) -> str:
-        """The line's name in tables."""
-        return _NAMES[self.method] + ("" if self.gamma is None else f" gamma={self.gamma:g}")
-
-
-Line = tuple[str, float | None]
-Value = tuple[float, float]
-_COMPARISON: dict[str, dict[Line, tuple[Value, Value, Value]]] = {
-    "ml-1m": {
-        ("melu", None): ((1.451, 0.022), (0.793, 0.002), (0.800, 0.001)),
-        ("meta_sgd", None): ((1.340, 0.054), (0.773, 0.007), (0.794, 0.007)),
-        ("transfer", None): ((1.308, 0.016), (0.778, 0.001), (0.796, 0.002)),
-        ("at_paml", None): ((1.322, 0.007), (0.788, 0.003), (0.806, 0.006)),
-        ("reg_paml", None): ((1.210, 0.029), (0.779, 0.002), (0.803, 0.001)),
-    },
-    "bookcrossing": {
-        ("melu", None): ((4.019, 0.101), (0.864, 0.002), (0.914, 0.002)),
-        ("meta_sgd", None): ((5.197, 0.089), (0.867, 0.001), (0.921, 0.002)),
-        ("transfer", None): ((4.522, 0.376), (0.862, 0.010), (0.919, 0.005)),
-        ("at_paml", None): ((3.991, 0.114), (0.852, 0.001), (0.930, 0.002)),
-        ("reg_paml", None): ((3.928, 0.176), (0.868, 0.001), (0.917, 0.001)),
-    },
-}
-_ABLATION: dict[Line, tuple[Value, Value, Value]] = {
-    ("reg_paml", 1e-5): ((1.509, 0.029), (0.773, 0.004), (0.799, 0.003)),
-    ("reg_paml", 1e-4): ((1.227, 0.026), (0.779, 0.003), (0.803, 0.002)),
-    ("reg_paml", 1e-3): ((1.210, 0.013), (0.791, 0.002), (0.814, 0.004)),
-    ("reg_paml", 1e-2): ((1.191, 0.021), (0.777, 0.002), (0.803, 0.004)),
-    ("paml", None): ((1.520, 0.034), (0.787, 0.001), (0.809, 0.004)),
-    ("at_paml", None): ((1.322, 0.007), (0.788, 0.003), (0.806, 0.006)),
-}
-_GROUPS: dict[Line, tuple[Value, Value, float]] = {
-    ("melu", None): ((1.413, 0.025), (1.506, 0.021), 0.071),
-    ("meta_sgd", None): ((1.300, 0.059), (1.403, 0.045), 0.024),
-    ("transfer", None): ((1.288, 0.016), (1.340, 0.013), 0.227),
-    ("reg_paml", None): ((1.194, 0.019), (1.236, 0.011), 0.312),
-    ("at_paml", None): ((1.284, 0.005), (1.382, 0.011), 0.018),
-}
-_ABLATION_GROUPS: dict[Line, tuple[Value, Value, float]] = {
-    ("reg_paml", 1e-5): ((1.464, 0.032), (1.601, 0.021), 0.008),
-    ("reg_paml", 1e-4): ((1.210, 0.026), (1.255, 0.024), 0.226),
-    ("reg_paml", 1e-3): ((1.196, 0.019), (1.183, 0.024), 0.738),
-    ("reg_paml", 1e-2): ((1.194, 0.014), (1.236, 0.011), 0.312),
-    ("paml", None): ((1.471, 0.036), (1.569, 0.031), 0.038),
-    ("at_paml", None): ((1.284, 0.005), (1.382, 0.011), 0.018),
-}
-MAJOR_SHARES = {"ml-1m": 0.648, "bookcrossing": 0.72, "taobao": 0.71}
 CLICK_SOURCES = ("taobao", "synthetic")
 """Where the paper's clicks are mentioned: their public counterpart, and the embedded data made in their proportions."""
-USERS = {"ml-1m": 4832, "bookcrossing": 7827}
-_RANKING = (
-    "The paper gives REG-PAML an nDCG@3 of 0.779 and an nDCG@5 of 0.803 in its comparison, but 0.791 and 0.814 in its "
-    "ablation; the deviation of its MSE is 0.029 in the former and 0.013 in the latter."
-)
-_SWAPPED = (
-    "The paper's lines for gamma 0.001 and 0.01 seem to be swapped: its comparison of groups gives REG-PAML (gamma "
-    "0.001) the values 1.194 and 1.236, which its ablation gives to gamma 0.01."
-)
-_HIGHEST = (
-    'The paper\'s text says that "AT-PAML has the highest p-value"; its table gives AT-PAML the lowest (0.018) and '
-    "REG-PAML the highest (0.312)."
-)
-_MINOR = (
-    "The paper's text says that AT-PAML outperforms all others for minor users; its table gives AT-PAML 1.382 and "
-    "transfer learning 1.340."
-)
-_FAIR = "A large p-value does not show that groups are equal; the table of groups has a test that can."
-_SECOND = "The paper marks two second-best MSEs: AT-PAML's 3.991 and MeLU's 4.019."
-_READING = (
-    "Which users the paper kept is not certain. By the letter of its rules everybody has one query row, hence an nDCG "
-    "of 1; Book-Crossing prepared with reading=paper is the reading nearest to its numbers."
-)
-_FOOTNOTES: dict[str, dict[str, list[str]]] = {
-    "ml-1m": {
-        COMPARISON: [_RANKING],
-        ABLATION: [_RANKING],
-        GROUPS: [_HIGHEST, _MINOR, _FAIR],
-        ABLATION_GROUPS: [_SWAPPED, _FAIR],
-    },
-    "bookcrossing": {COMPARISON: [_SECOND, _READING]},
-}
 _CLICKS = (
     "The paper shows its click results in figures only. Its text names AUCs of 0.5882 and 0.5806 for its two methods "
     "(not which is whose) and 0.5796 for the best of the others, but not whether these are means over users or pooled "
@@ -135,22 +33,10 @@ _CLICKS = (
 )
 
 
-def printed(source: str) -> Iterator[Printed]:
-    """All numbers that the paper prints for a source, table by table."""
-    tables = [(COMPARISON, _COMPARISON.get(source, {}))]
-    groups: list[tuple[str, dict[Line, tuple[Value, Value, float]]]] = []
-    if source == "ml-1m":
-        tables.append((ABLATION, _ABLATION))
-        groups = [(GROUPS, _GROUPS), (ABLATION_GROUPS, _ABLATION_GROUPS)]
-    for table, lines in tables:
-        for line, values in lines.items():
-            for metric, (value, deviation) in zip(PRINTED, values, strict=True):
-                yield Printed(table, *line, metric, "all", value, deviation)
-    for table, by_group in groups:
-        for line, (major, minor, p) in by_group.items():
-            yield Printed(table, *line, "mse", "major", *major)
-            yield Printed(table, *line, "mse", "minor", *minor)
-            yield Printed(table, *line, "p_value", "all", p, None)
+def papers_costs(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Entry -> time and memory that the paper names for MovieLens-1M; only beside its own settings."""
+    same = plan.data.source == "ml-1m" and plan.recipe == "paper" and not plan.settings
+    return {name: cost for name, cost in COSTS.items() if name in plan.names("method")} if same else {}
 
 
 def beside_paper(results: Results) -> Paper | None:
@@ -162,23 +48,27 @@ def beside_paper(results: Results) -> Paper | None:
     rows = [_row(line, entries, results) for line in printed(source)] if results.plan.headline.name == "mse" else []
     if not rows:
         return None
+    if source == "ml-1m":
+        rows += _ours_only(results, set(entries.values()))
     said = tuple(_differences(results, rows))
-    return Paper(source=source, rows=tuple(rows), footnotes=_FOOTNOTES.get(source, {}), differences=said, notes=())
+    return Paper(source=source, rows=tuple(rows), footnotes=FOOTNOTES.get(source, {}), differences=said, notes=())
 
 
 def _entries(plan: Plan) -> dict[Line, str]:
-    """Which entry of ours corresponds to a line of the paper; a variant does if it changes gamma alone."""
+    """Which entry of ours corresponds to a line of the paper; a variant does if it changes that setting alone."""
     found: dict[Line, str] = {(name, None): name for name in plan.names("method")}
     if "reg_paml" in plan.names("method"):
-        found["reg_paml", plan.gamma] = "reg_paml"
+        found["reg_paml", ("gamma", plan.gamma)] = "reg_paml"
     for entry in plan.entries:
-        if entry.kind == "variant" and entry.method == "reg_paml" and set(entry.settings) == {"gamma"}:
-            found.setdefault(("reg_paml", float(entry.settings["gamma"])), entry.name)
-    return found
+        for setting in ("gamma", "outer_rate"):
+            if entry.kind == "variant" and entry.method is not None and set(entry.settings) == {setting}:
+                found.setdefault((entry.method, (setting, float(entry.settings[setting]))), entry.name)
+    lines = {(line.method, line.changed) for line in printed("ml-1m")}
+    return {line: name for line, name in found.items() if line in lines}
 
 
 def _row(line: Printed, entries: dict[Line, str], results: Results) -> PaperRow:
-    entry = entries.get((line.method, line.gamma))
+    entry = entries.get((line.method, line.changed))
     ours, deviation = None, None
     if entry is not None and line.metric == "p_value":
         ours = results.groups[entry].test.p_value
@@ -193,9 +83,38 @@ def _row(line: Printed, entries: dict[Line, str], results: Results) -> PaperRow:
         group=line.group,
         ours=ours,
         deviation=deviation,
+        star=entry is not None and _star(results, line.table, line.metric, entry),
         paper=line.value,
         paper_deviation=line.deviation,
+        paper_star=line.star,
     )
+
+
+def _star(results: Results, table: str, metric: str, entry: str) -> bool:
+    """By the paper's test: in its ablation against PAML, in its comparison against the best of its baselines."""
+    tests = {COMPARISON: results.improvements, ABLATION: results.against_paml}.get(table, {})
+    found = tests.get(metric, {}).get(entry)
+    return found is not None and found.star
+
+
+def _ours_only(results: Results, matched: set[str]) -> Iterator[PaperRow]:
+    """Variants that the paper does not have, below its ablation."""
+    for entry in results.plan.entries:
+        if entry.kind == "variant" and entry.name not in matched:
+            for metric in PRINTED:
+                found = results.summary(entry.name, metric)
+                yield PaperRow(
+                    table=ABLATION,
+                    method=entry.name,
+                    label=entry.label,
+                    metric=metric,
+                    group="all",
+                    ours=found.mean,
+                    deviation=found.deviation,
+                    star=_star(results, ABLATION, metric, entry.name),
+                    paper=None,
+                    paper_deviation=None,
+                )
 
 
 def _differences(results: Results, rows: Sequence[PaperRow]) -> list[str]:
@@ -205,6 +124,7 @@ def _differences(results: Results, rows: Sequence[PaperRow]) -> list[str]:
     return [
         *_recipe(results.plan),
         *_side_by_side(compared),
+        *_ranking(results, [row for row in rows if row.table == COMPARISON]),
         *_constant(results, compared),
         *_baseline(results, errors),
         *_users(results.plan),
@@ -224,10 +144,8 @@ def _side_by_side(rows: Sequence[PaperRow]) -> list[str]:
     """Near: no further apart than the sum of both deviations."""
     words: dict[str, list[str]] = {"below": [], "above": [], "near": []}
     for row in rows:
-        if row.ours is not None:
-            apart = row.ours - row.paper
-            reach = (row.paper_deviation or 0.0) + (row.deviation or 0.0)
-            side = "near" if abs(apart) <= reach else "below" if apart < 0 else "above"
+        side = _side(row)
+        if side is not None:
             words[side].append(f"{row.label} ({number(row.ours)} against {number(row.paper)})")
     said = [f"{side} the paper's for {listing(lines)}" for side, lines in words.items() if side != "near" and lines]
     if words["near"]:
@@ -235,19 +153,57 @@ def _side_by_side(rows: Sequence[PaperRow]) -> list[str]:
     return [f"Our MSE lies {'; '.join(said)}."] if said else []
 
 
+def _side(row: PaperRow) -> Literal["below", "above", "near"] | None:
+    """Where ours lies, seen from the paper's; None where there is no pair."""
+    if row.ours is None or row.paper is None:
+        return None
+    apart = row.ours - row.paper
+    reach = (row.paper_deviation or 0.0) + (row.deviation or 0.0)
+    return "near" if abs(apart) <= reach else "below" if apart < 0 else "above"
+
+
+def _ranking(results: Results, rows: Sequence[PaperRow]) -> list[str]:
+    """Where our ranking is worse than the paper's, although our error is smaller."""
+    lower = {row.label for row in rows if row.metric == "mse" and _side(row) == "below"}
+    said, who = [], set()
+    for metric in ("ndcg3", "ndcg5"):
+        worse = [row for row in rows if row.metric == metric and row.label in lower and _side(row) == "below"]
+        chance = results.chance.get(metric)
+        if worse:
+            who |= {row.label for row in worse}
+            values = f"{_range([row.ours for row in worse])} against {_range([row.paper for row in worse])}"
+            by_chance = "" if chance is None else f", by chance {number(chance.mean)}"
+            said.append(f"{results.plan.metric(metric).label} {values}{by_chance}")
+    if not said:
+        return []
+    names = [row.label for row in rows if row.metric == "mse" and row.label in who]
+    return [
+        f"For {listing(names)} our ranking is worse than the paper's, although our MSE is lower ({'; '.join(said)}). "
+        "We rank query rows only, with equal predictions in random order; the paper does not say which rows it ranks, "
+        "nor how it orders equal predictions."
+    ]
+
+
+def _range(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    low, high = number(min(known)), number(max(known))
+    return low if low == high else f"{low} to {high}"
+
+
 def _constant(results: Results, rows: Sequence[PaperRow]) -> list[str]:
     constant = results.mean("training_mean", "mse") if "training_mean" in results.plan.names() else None
     if constant is None:
         return []
-    worse = [row for row in rows if row.paper > constant]
-    best = min(rows, key=lambda row: row.paper)
-    apart = best.paper - constant
+    theirs = {row.label: row.paper for row in rows if row.paper is not None}
+    worse = [label for label, value in theirs.items() if value > constant]
+    best = min(theirs, key=lambda label: theirs[label])
+    apart = theirs[best] - constant
     side = "above" if apart > 0 else "below"
     many = "all" if len(worse) == len(rows) else str(len(worse)) if worse else "none"
     return [
         f"Our training mean, one prediction for everybody, has an MSE of {number(constant)}: {many} of the paper's "
-        f"{count(len(rows), 'method')} {'is' if len(worse) == 1 else 'are'} worse, and its best, {best.label} "
-        f"({number(best.paper)}), lies {number(abs(apart))} ({percent(abs(apart) / constant)}) {side} it."
+        f"{count(len(rows), 'method')} {'is' if len(worse) == 1 else 'are'} worse, and its best, {best} "
+        f"({number(theirs[best])}), lies {number(abs(apart))} ({percent(abs(apart) / constant)}) {side} it."
     ]
 
 
@@ -256,7 +212,7 @@ def _baseline(results: Results, rows: Sequence[PaperRow]) -> list[str]:
     own = None if name is None else results.mean(name, "mse")
     if name is None or own is None:
         return []
-    lowest = min(row.paper for row in rows)
+    lowest = min(row.paper for row in rows if row.paper is not None)
     side = "below every" if own < lowest else "not below the lowest"
     return [
         f"Our best baseline, {results.plan.labels[name]} ({number(own)}), lies {side} MSE that the paper prints for "

@@ -48,6 +48,15 @@ class MetricFacts(Settings):
     digits: int
 
 
+class RateFacts(Settings):
+    """The rate that a method gives each user."""
+
+    label: str
+    """What it is: a learning rate, or the variance of a prior."""
+    bound: float | None
+    """The largest that a user can have; None where it is not known."""
+
+
 class Entry(Settings):
     """A line of the tables: a baseline, a method, or a method with other settings."""
 
@@ -59,6 +68,8 @@ class Entry(Settings):
     """None for a baseline."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Those of a variant, as people type them."""
+    rate: RateFacts | None = None
+    """None where all users have the same rate, and in plans that were made before this was recorded."""
 
     @property
     def learned(self) -> bool:

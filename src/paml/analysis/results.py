@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paml.analysis.comparisons import Improvement, OverSeeds, Paired, TTest
+from paml.analysis.environment import Environment, read_environments
 from paml.analysis.fairness import GroupGap
 from paml.analysis.plan import AGAIN, FORMAT, Plan
 from paml.files import as_model, read_json, write_text
@@ -59,6 +60,23 @@ class Groups(Settings):
     gap: GroupGap
     gap_against_baseline: GroupGap | None
     """The gap minus that of the best baseline."""
+
+
+class Rates(Settings):
+    """The rates that an entry gives its users: means over seeds."""
+
+    label: str
+    """What they are: learning rates, or the variances of a prior."""
+    mean: Number
+    deviation: Number
+    """Between the users of a seed."""
+    bound: Number
+    """The largest possible rate, where it is known."""
+    at_bound: Number
+    """The share of users within 1 % of it."""
+    gap: GroupGap
+    """Minor users' mean less major users'."""
+    gap_by_seed: tuple[float, ...]
 
 
 class ProfileMean(Settings):
@@ -130,8 +148,12 @@ class PaperRow(Settings):
     group: str
     ours: Number
     deviation: Number
-    paper: float
-    paper_deviation: float | None
+    star: bool = False
+    """Whether ours is significantly better by the paper's test: in its ablation than PAML, else than its baselines."""
+    paper: Number
+    """None for entries of ours that the paper does not have."""
+    paper_deviation: Number
+    paper_star: bool = False
 
 
 class Paper(Settings):
@@ -149,7 +171,7 @@ class Paper(Settings):
 class Results(Settings):
     """What a comparison found, as `paml.compare` returns it: everything that its report says.
 
-    Only `cost` depends on the machine and the hour; everything else is the same in every repetition.
+    Only `cost` and `environments` depend on machine and hour; everything else is the same in every repetition.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.mean("reg_paml"), results.summary("reg_paml", "ndcg3", "minor").mean
@@ -171,12 +193,22 @@ class Results(Settings):
     """Metric -> entry: the paper's test against the best of the paper's baselines."""
     paired: dict[str, tuple[Paired, ...]]
     """Metric -> methods and variants against the best baseline."""
+    pairs: tuple[Paired, ...] = ()
+    """Every two methods by the headline metric: the later one in the tables less the earlier one."""
+    against_paml: dict[str, dict[str, Improvement]] = Field(default_factory=dict)
+    """Metric -> entry: the paper's test against PAML, as in its ablation."""
+    chance: dict[str, OverSeeds] = Field(default_factory=dict)
+    """Metric -> what a random order gives, for metrics that have such a level."""
     groups: dict[str, Groups]
+    rates: dict[str, Rates] = Field(default_factory=dict)
+    """Entries that give every user a rate."""
     by_group: ByProfile | None
     by_activity: ByActivity
     shots: Shots
     items: Items
     cost: dict[str, Cost]
+    environments: tuple[Environment, ...] = ()
+    """In which cells were fitted; more than one if a comparison was continued elsewhere."""
     paper: Paper | None = None
     """None where the paper has nothing on the data."""
     verdict: tuple[str, ...] = ()
@@ -200,12 +232,12 @@ def read_results(folder: Path) -> Results:
     remedy = "make it with `paml compare`"
     path = folder / "results.json"
     values, costs = (read_json(file, remedy) for file in (path, folder / "costs.json"))
-    return as_model(Results, {**values, "cost": costs}, path, AGAIN)
+    return as_model(Results, {**values, "cost": costs, "environments": read_environments(folder)}, path, AGAIN)
 
 
 def write_results(folder: Path, results: Results) -> None:
     """Store results and costs, each atomically: costs differ in every measurement, results do not."""
-    write_text(folder / "results.json", results.model_dump_json(indent=1, exclude={"cost"}) + "\n")
+    write_text(folder / "results.json", results.model_dump_json(indent=1, exclude={"cost", "environments"}) + "\n")
     costs = results.model_dump(mode="json", include={"cost"})["cost"]
     write_text(folder / "costs.json", json.dumps(costs, indent=1, allow_nan=False) + "\n")
 

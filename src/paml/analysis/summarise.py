@@ -9,8 +9,11 @@ import polars as pl
 
 from paml.analysis import comparisons, fairness
 from paml.analysis.comparisons import OverSeeds
-from paml.analysis.paper import PAPER_BASELINES, beside_paper
+from paml.analysis.environment import read_environments
+from paml.analysis.paper import beside_paper
 from paml.analysis.plan import Entry, MetricFacts, Plan, read_plan
+from paml.analysis.quoted import PAPER_BASELINES
+from paml.analysis.rates import rates_of
 from paml.analysis.results import (
     ActivityBin,
     Best,
@@ -22,6 +25,7 @@ from paml.analysis.results import (
     MissingCell,
     Pooled,
     ProfileMean,
+    Rates,
     Results,
     Shots,
     read_failures,
@@ -30,6 +34,10 @@ from paml.analysis.tests import RESAMPLES
 from paml.analysis.verdict import verdict
 
 BINS = 4
+MAX_PAIRED = 7
+"""With more methods and variants than this, only methods are compared with each other."""
+BY_DEFINITION = {"auc": 0.5}
+"""Metrics whose level by chance needs no column."""
 LEARNED = ("method", "variant")
 Table = dict[str, dict[str, OverSeeds]]
 _KEYS = {"method": pl.String, "seed": pl.Int64, "user": pl.String, "group": pl.String}
@@ -61,12 +69,17 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
         loses_to=_losses(plan, table[headline]),
         improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in plan.metrics},
         paired={metric.name: _paired(rows, plan, table[metric.name], metric, resamples) for metric in plan.metrics},
+        pairs=tuple(comparisons.all_pairs(rows, _compared(plan), headline, resamples=resamples)),
+        against_paml={metric.name: _against_paml(rows, plan, metric) for metric in plan.metrics},
+        chance=_chance(rows, plan),
         groups={entry.name: _groups(rows, headline, entry, best.baseline, resamples) for entry in plan.entries},
+        rates=_rates(rows, plan, resamples),
         by_group=_by_profile(rows, headline, names, plan.group_by),
         by_activity=ByActivity(bins=_by_activity(rows, headline, names)),
         shots=_shots(scenarios, headline, names),
         items=_items(scenarios, headline, names),
         cost=_cost(cost, names),
+        environments=read_environments(folder),
     )
     found = found.model_copy(update={"paper": beside_paper(found)})
     return found.model_copy(update={"verdict": tuple(verdict(found))})
@@ -184,6 +197,34 @@ def _paired(
     return tuple(comparisons.paired_table(family, reference, metric.name, resamples=resamples))
 
 
+def _compared(plan: Plan) -> list[str]:
+    """The entries that are compared with each other."""
+    trained = plan.names(*LEARNED)
+    return trained if len(trained) <= MAX_PAIRED else plan.names("method")
+
+
+def _against_paml(rows: pl.DataFrame, plan: Plan, metric: MetricFacts) -> dict[str, comparisons.Improvement]:
+    """The paper's test against PAML, which its ablation shows."""
+    present = comparisons.method_names(rows)
+    others = [name for name in plan.names(*LEARNED) if name in present and name != "paml"]
+    if "paml" not in present:
+        return {}
+    return {name: comparisons.improvement(rows, name, "paml", metric.name, metric.better) for name in others}
+
+
+def _chance(rows: pl.DataFrame, plan: Plan) -> dict[str, OverSeeds]:
+    """What a random order of a user's query rows gives, which is the same for every entry: that of the first."""
+    found = {}
+    first = rows.filter(pl.col("method") == pl.col("method").first())
+    for metric in plan.metrics:
+        column = f"{metric.name}_chance"
+        if column in rows.columns and len(first):
+            found[metric.name] = comparisons.over_seeds(first, column)[first["method"][0]]["all"]
+        elif metric.name in BY_DEFINITION:
+            found[metric.name] = OverSeeds(BY_DEFINITION[metric.name], None, 0, 0, 0, 0)
+    return found
+
+
 def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None, resamples: int) -> Groups:
     """An entry's gap; for a method, also compared with the best baseline's."""
     own = rows.filter(pl.col("method") == entry.name)
@@ -195,6 +236,11 @@ def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None,
         gap=fairness.gap(own, entry.name, metric, resamples=resamples),
         gap_against_baseline=against,
     )
+
+
+def _rates(rows: pl.DataFrame, plan: Plan, resamples: int) -> dict[str, Rates]:
+    found = {entry.name: rates_of(rows, entry, resamples) for entry in plan.entries}
+    return {name: rates for name, rates in found.items() if rates is not None}
 
 
 def _by_profile(rows: pl.DataFrame, metric: str, names: list[str], field: str | None) -> ByProfile | None:

@@ -8,6 +8,7 @@ from typing import Literal
 from paml.analysis.comparisons import SIGNIFICANT, Paired, improves
 from paml.analysis.fairness import MARGIN, GroupGap
 from paml.analysis.format import amount, count, interval, listing, number, p_words, percent, spread, upper
+from paml.analysis.rates import not_personal
 from paml.analysis.results import Results
 
 Sureness = Literal["sure", "seeds disagree", "not significant", "unknown"]
@@ -24,6 +25,8 @@ def verdict(results: Results) -> list[str]:
         *_best(results),
         *_nothing_sure(results),
         *_losers(results),
+        *_among_methods(results),
+        *not_personal(results.rates, {name: results.plan.labels[name] for name in results.plan.names("method")}),
         *_minor_users(results),
         *_shots(results),
         *_reference(results),
@@ -167,6 +170,27 @@ def _losers(results: Results) -> list[str]:
         further.setdefault(len(losses[name]) - 1, []).append(label[name])
     clauses = [f"{listing(names)} to {n} more" for n, names in sorted(further.items()) if n]
     return [f"By the means, {said}{'; ' if clauses else ''}{', '.join(clauses)}."]
+
+
+def _among_methods(results: Results) -> list[str]:
+    """Which methods cannot be told from each other."""
+    lines, label = results.pairs, results.plan.labels
+    if len(lines) < 2:
+        return []
+    doubtful = [line for line in lines if sureness(line) != "sure"]
+    if not doubtful:
+        return [f"All {len(lines)} pairs of methods differ surely."]
+    pairs = [f"{label[line.reference]} and {label[line.method]}" for line in doubtful]
+    same = [f"{label[line.reference]} and {label[line.method]}" for line in doubtful if line.identical]
+    known = f" {listing(same)} have the same value for every user." if same else ""
+    if len(doubtful) == len(lines):
+        return [f"No two methods differ surely from each other.{known}"]
+    sure = f"{len(lines) - len(doubtful)} of {len(lines)} pairs of methods differ surely"
+    return [f"{sure}; not so {'; '.join(_few(pairs))}.{known}"]
+
+
+def _few(names: list[str]) -> list[str]:
+    return names if len(names) <= 4 else [*names[:3], f"and {len(names) - 3} more pairs"]
 
 
 def _minor_users(results: Results) -> list[str]:

@@ -41,7 +41,8 @@ def compare_command(
         typer.Option("--variant", help="A method with other settings, such as 'reg_paml gamma=0.01'; repeatable."),
     ] = None,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Add the paper's ablation of gamma and its failure case.")
+        bool,
+        typer.Option("--ablation", help="Add the paper's ablation of gamma, its failure case, and two more variants."),
     ] = False,
     seeds: Annotated[int, typer.Option("--seeds", help="Trials, each with its own weights and users.", min=1)] = 3,
     same_split: Annotated[

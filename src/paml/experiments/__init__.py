@@ -1,8 +1,9 @@
 """Experiments: methods x seeds -> rows -> results -> report.
 
-compare  comparisons: every entry with every seed, then a report
-plan     what a comparison is asked to do: made, checked, begun or continued
-cells    one entry of a comparison with one seed
-demo     what `paml demo` does
-tuning   the search for better settings
+compare      comparisons: every entry with every seed, then a report
+plan         what a comparison is asked to do: made, checked, begun or continued
+cells        one entry of a comparison with one seed
+environment  with what the cells are fitted
+demo         what `paml demo` does
+tuning       the search for better settings
 """

@@ -3,6 +3,7 @@
 Fitting gets a data set without the targets of test users, prediction one without those of query rows (`blinding.py`).
 """
 
+import gc
 import json
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from paml.evaluation.scenarios import Scores, score
 from paml.evaluation.scoring import predict_rows
 from paml.files import new_folder
 from paml.progress import Progress
+from paml.training.allocator import return_freed_memory
 from paml.training.loop import train
 from paml.training.run import Run
 
@@ -142,6 +144,8 @@ def _embeddings(run: Run, loader: Loader, tasks: Tasks, data: Dataset) -> pl.Dat
 def _peak_memory() -> Iterator[list[float | None]]:
     """By how many MB the process grew within the block, at its peak; None where the system does not say."""
     peak: list[float | None] = [None]
+    gc.collect()
+    return_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         before = _status("VmRSS")

@@ -18,15 +18,19 @@ from paml.data.dataset import Dataset
 from paml.data.resplit import resplit
 from paml.errors import TrainingError
 from paml.experiments.cells import run_cell
+from paml.experiments.environment import record_environment
 from paml.experiments.plan import choose_entries, make_plan, open_comparison
 from paml.progress import SILENT, Inside, Progress
 from paml.report.refresh import refresh
 
 ABLATION = (
     *(f"reg_paml gamma={gamma}" for gamma in ("1e-5", "1e-4", "1e-2")),
-    "reg_paml outer_rate=5e-4",
+    "at_paml outer_rate=5e-4",
+    "paml outer_rate=5e-5",
+    "reg_paml head=classes",
 )
-"""The paper's ablation of gamma (1e-3 is REG-PAML itself), and its failure case."""
+"""The paper's ablation of gamma (1e-3 is REG-PAML itself) and its failure case; PAML with the outer rate of the other
+two (its own is a tenth of theirs); and the second reading of the paper's last layer, a softmax over the levels."""
 
 
 def compare(
@@ -68,6 +72,8 @@ def _run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> No
     """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries."""
     cells = [(entry, seed) for seed in plan.seeds for entry in plan.entries]
     todo = [(entry, seed) for entry, seed in cells if not cell_folder(folder, entry.name, seed).exists()]
+    if todo:
+        record_environment(folder)
     took: dict[str, tuple[bool, float]] = {}
     failures: list[MissingCell] = []
     with progress.step("comparing", len(cells)) as step:

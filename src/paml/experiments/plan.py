@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, in_order, read_plan, write_plan
+from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, RateFacts, in_order, read_plan, write_plan
 from paml.baselines.registry import BASELINES, baselines_for, find_baseline
 from paml.data.dataset import Dataset
 from paml.data.schema import CLICK_WEIGHTS
@@ -78,10 +78,19 @@ def make_plan(
         seeds=tuple(range(seeds)),
         same_split=same_split,
         group_by=group_by,
-        entries=in_order(entries),
+        entries=in_order([with_rate(entry, recipe, settings, data.manifest.source.name, kind) for entry in entries]),
         metrics=metric_facts(kind),
         pooled=pooled_facts(kind),
     )
+
+
+def with_rate(entry: Entry, recipe: str | Path, settings: Mapping[str, Any], source: str, kind: str) -> Entry:
+    """An entry and what is known about its users' rates, if it gives each user one."""
+    method = None if entry.method is None else find_method(entry.method)
+    if entry.method is None or method is None or method.largest_rate is None:
+        return entry
+    chosen = load_recipe(recipe, entry.method, {**settings, **entry.settings}, source, kind)
+    return entry.model_copy(update={"rate": RateFacts(label=method.rate_label, bound=method.largest_rate(chosen))})
 
 
 def metric_facts(kind: str) -> tuple[MetricFacts, ...]:

@@ -53,6 +53,10 @@ class Method:
     rate: RateMaker
     objective: ObjectiveMaker
     solver: SolverMaker = GradientSteps
+    largest_rate: Callable[[LearnerSettings], float | None] | None = None
+    """The largest rate that a user can have, where it is known; None where all users have the same rates."""
+    rate_label: str = "learning rate"
+    """What a user's rate is, in words."""
     of_the_paper: bool = True
     """Whether it is in the paper: a comparison with the recipe `paper` takes only these."""
 
@@ -73,6 +77,16 @@ def _with_memory(network: Network, settings: LearnerSettings, rng: torch.Generat
     return MemoryRate(_personal(network, settings, rng), network.user.width, settings.part(MemorySettings))
 
 
+def _scale(settings: LearnerSettings) -> float:
+    return settings.rate_scale
+
+
+def _scale_with_memory(settings: LearnerSettings) -> float | None:
+    """The user's own rate plus a mean of nodes; the bound is not known if nodes store such sums themselves."""
+    node = max(settings.rate_scale, settings.warmup_rate)
+    return settings.rate_scale + node if settings.memory_stores == "own" else None
+
+
 def _query_loss(settings: ObjectiveSettings) -> Objective:
     return partial(query_loss, user_bias_discount=settings.user_bias_discount)
 
@@ -89,15 +103,23 @@ METHODS: dict[str, Method] = {
     "melu": Method("MeLU", "MAML with one fixed rate", _fixed, _query_loss),
     "meta_sgd": Method("Meta-SGD", "one learned rate per parameter", _per_parameter, _query_loss),
     "transfer": Method("transfer learning", "pooled training, fine-tuning per user", _fixed, _pooled),
-    "paml": Method("PAML", "a rate per user", _personal, _query_loss),
-    "at_paml": Method("AT-PAML", "a rate per user, with similar users' rates", _with_memory, _query_loss),
-    "reg_paml": Method("REG-PAML", "a rate per user, regularised", _personal, _regularised),
+    "paml": Method("PAML", "a rate per user", _personal, _query_loss, largest_rate=_scale),
+    "at_paml": Method(
+        "AT-PAML",
+        "a rate per user, with similar users' rates",
+        _with_memory,
+        _query_loss,
+        largest_rate=_scale_with_memory,
+    ),
+    "reg_paml": Method("REG-PAML", "a rate per user, regularised", _personal, _regularised, largest_rate=_scale),
     "ridge": Method(
         "closed-form ridge",
         "the last layer in closed form, a prior per user",
         _personal,
         _query_loss,
         ClosedForm,
+        largest_rate=_scale,
+        rate_label="prior variance",
         of_the_paper=False,
     ),
 }

@@ -1,10 +1,13 @@
 """What a comparison found, for people: tables, figures and one page.
 
-tables   the tables, made from results alone
-render   a table as text, Markdown, LaTeX
-figures  the figures, SVG and PDF
-page     all of it as one HTML page
-refresh  a comparison's finished cells -> results and report, again
+tables         the tables, made from results alone
+paired_tables  those of paired tests
+paper_tables   those of the paper, beside ours
+render         a table as text, Markdown, LaTeX
+figures        the figures, SVG and PDF
+page           all of it as one HTML page
+glossary       what the page's words mean
+refresh        a comparison's finished cells -> results and report, again
 """
 
 from pathlib import Path

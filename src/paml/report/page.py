@@ -13,6 +13,7 @@ from paml.analysis.plan import Plan
 from paml.analysis.results import Results
 from paml.analysis.verdict import costs
 from paml.report.figures import Figure
+from paml.report.glossary import glossary
 from paml.report.render import Table
 
 FIRST = "comparison"  # the figure beside the verdict
@@ -32,6 +33,7 @@ def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure
         "verdict": ("What was found", _opening(results, figures.get(FIRST))),
         "tables": ("Tables", "\n".join(_table(table) for table in tables) + _beside_paper(results)),
         "figures": ("Figures", _figures(others) if others else ""),
+        "glossary": ("Glossary", _glossary(results)),
         "made": ("How it was made", _made(results, folder)),
     }
     shown = {name: section for name, section in sections.items() if section[1]}
@@ -142,6 +144,12 @@ def _figure(name: str, figure: Figure) -> str:
     return f'<figure id="figure-{_key(name)}"><figcaption>{caption}</figcaption>{svg}</figure>'
 
 
+def _glossary(results: Results) -> str:
+    """Closed until somebody asks."""
+    terms = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in glossary(results).items())
+    return f"<details><summary>What the words mean</summary><dl>{terms}</dl></details>"
+
+
 def _made(results: Results, folder: str) -> str:
     plan, data = results.plan, results.plan.data
     settings = ", ".join(f"{key} = {value}" for key, value in plan.settings.items())
@@ -154,6 +162,8 @@ def _made(results: Results, folder: str) -> str:
         "baselines": ", ".join(plan.names("baseline", "reference")) or "none",
         "version": plan.created_by,
     }
+    if results.environments:
+        facts["computed with"] = "; then ".join(str(one) for one in results.environments)
     terms = "".join(f"<dt>{escape(term)}</dt><dd>{escape(fact)}</dd>" for term, fact in facts.items())
     commands = escape("\n".join(_commands(plan, folder)))
     return (

@@ -1,10 +1,12 @@
 """A table as plain text for the terminal, as Markdown and as LaTeX (booktabs)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal, get_args
 
 from paml.analysis.format import NOTHING
+from paml.analysis.plan import Better
 from paml.errors import SettingsError, nearest
 
 Form = Literal["text", "markdown", "latex"]
@@ -52,6 +54,18 @@ class Table:
         """Whether a column holds numbers only (and is aligned to the right)."""
         cells = [row[column] for row in self.rows if row[column] not in (NOTHING, "")]
         return column > 0 and all(cell.lstrip("−+<")[:1].isdigit() for cell in cells)
+
+
+def ranked(
+    columns: list[list[float | None]], directions: Sequence[Better]
+) -> tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
+    """The cells of the best and of the second best values; equal values share a place, a single one is not ranked."""
+    marked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
+    for j, (values, direction) in enumerate(zip(columns, directions, strict=True), start=1):
+        known = sorted({value for value in values if value is not None}, reverse=direction == "higher")
+        for place, cells in zip(known[: len(marked)] if len(known) > 1 else [], marked, strict=False):
+            cells.update((k, j) for k, value in enumerate(values) if value == place)
+    return frozenset(marked[0]), frozenset(marked[1])
 
 
 def render(table: Table, form: Form) -> str:

@@ -4,20 +4,36 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from paml.analysis.comparisons import Paired, improves
-from paml.analysis.format import NOTHING, amount, count, interval, listing, number, p_value, spread
-from paml.analysis.paper import ABLATION, ABLATION_GROUPS, COMPARISON, GROUPS, PRINTED
-from paml.analysis.plan import Better, Entry, MetricFacts
-from paml.analysis.results import ByProfile, Paper, PaperRow, Results
-from paml.analysis.verdict import WITHIN, judgement, paired_of, sureness, undefined
-from paml.report.render import STAR, Table
+from paml.analysis.format import (
+    NOTHING,
+    amount,
+    count,
+    interval,
+    listing,
+    number,
+    p_value,
+    percent,
+    significant,
+    spread,
+)
+from paml.analysis.paper import papers_costs
+from paml.analysis.plan import Entry, MetricFacts
+from paml.analysis.quoted import PAPERS_COSTS
+from paml.analysis.rates import LEARNING_RATE, NEAR_BOUND, not_personal
+from paml.analysis.results import ByProfile, Results
+from paml.analysis.tests import Interval
+from paml.analysis.verdict import WITHIN, judgement, paired_of, undefined
+from paml.report.paired_tables import paired, pairs, why_unsure
+from paml.report.paper_tables import paper
+from paml.report.render import STAR, Table, ranked as _ranked
 
 MAX_VALUES = 12  # columns of a table by a field of the profile
 _KINDS = ("reference", "baseline", "method", "variant")
 _JUDGEMENTS = {
     "equal": f"equal within {WITHIN}",
-    "small": f"different, by less than {WITHIN}",
+    "small": f"different, below {WITHIN}",
     "different": "different",
     "undecided": "undecided",
     "unknown": "not testable",
@@ -36,9 +52,11 @@ _COSTS = {
 def all_tables(results: Results) -> list[Table]:
     """All tables with at least one number, in the order of a report."""
     made = [
-        comparison(results),
+        _with_chance(results, comparison(results)),
         groups(results),
+        rates(results),
         paired(results),
+        pairs(results),
         shots(results),
         by_activity(results),
         by_group(results),
@@ -70,6 +88,19 @@ def comparison(results: Results) -> Table:
     columns = ("", *(f"{metric.label} {_ARROWS[metric.better]}" for metric in (*metrics, *pooled)), "remark")
     note = " ".join(_comparison_notes(results))
     return Table("comparison", "Comparison on test users", columns, rows, note, best, second, _rules(order))
+
+
+def _with_chance(results: Results, table: Table) -> Table:
+    """A last line: what a random order of a user's query rows gives, for metrics that have such a level."""
+    if not results.chance or not table.rows:
+        return table
+    cells = dict.fromkeys(table.columns, "")
+    for metric in results.plan.metrics:
+        level = results.chance.get(metric.name)
+        if level is not None:
+            cells[f"{metric.label} {_ARROWS[metric.better]}"] = spread(level.mean, level.deviation, metric.digits)
+    line = ("by chance", *list(cells.values())[1:-1], "random order")
+    return replace(table, rows=(*table.rows, line), rules=(*table.rules, len(table.rows)))
 
 
 def _comparison_notes(results: Results) -> list[str]:
@@ -118,7 +149,7 @@ def groups(results: Results) -> Table:
     baseline = results.best.baseline
     note = (
         "p: the paper's two-tailed t-test of major against minor users; a large p does not show that they are equal. "
-        "Gap: minor − major over users (each user's seeds averaged), with a bootstrap interval and Welch's test. "
+        "Gap: minor − major, with a bootstrap interval and Welch's test; a user's seeds are one observation. "
         f"p (equal): of a gap of {WITHIN} of the mean or more; below 0.05 the groups are equal within {WITHIN}."
     )
     if baseline is not None:
@@ -128,37 +159,41 @@ def groups(results: Results) -> Table:
     return Table("groups", f"Major and minor users, {name}", columns, tuple(rows), note, rules=_rules(order))
 
 
-def paired(results: Results) -> Table:
-    """Methods and variants against the best baseline of each metric, user by user."""
-    label = results.plan.labels
-    rows: list[tuple[str, ...]] = []
-    rules = []
-    for metric in results.plan.metrics:
-        rules.append(len(rows))
-        places = metric.digits
-        rows += [
+def rates(results: Results) -> Table:
+    """The rates that methods give their users: how large, how different, how many at the bound, and by group."""
+    order = [entry for entry in _order(results) if entry.name in results.rates]
+    rows = []
+    for entry in order:
+        found = results.rates[entry.name]
+        gap = found.gap
+        rows.append(
             (
-                metric.label,
-                label[line.method],
-                label[line.reference],
-                number(line.difference, places),
-                interval(line.interval, places),
-                p_value(line.t_p),
-                p_value(line.wilcoxon_p),
-                p_value(line.holm_p),
-                ", ".join(number(value, places) for value in line.by_seed) or NOTHING,
-                f"{line.users:,}",
-                _sure(metric, line),
+                entry.label if found.label == LEARNING_RATE else f"{entry.label} ({found.label})",
+                significant(found.mean),
+                significant(found.deviation),
+                amount(found.bound),
+                NOTHING if found.at_bound is None else percent(found.at_bound),
+                significant(gap.major),
+                significant(gap.minor),
+                significant(gap.difference),
+                _interval(gap.welch),
+                p_value(gap.welch_p),
             )
-            for line in results.paired[metric.name]
-        ]
+        )
     note = (
-        "Method − baseline for each user within a seed, averaged over seeds, then over users; the baseline is the best "
-        "by that metric. 95 %: bootstrap over users. Surely: p (Holm) < 0.05, and all seeds have the same sign."
+        "Means over seeds of a seed's users. Between users: the standard deviation within a seed. At the bound: users "
+        f"within {percent(1 - NEAR_BOUND, 0)} of the largest rate that the method can give. Gap: minor − major, with "
+        "Welch's interval and test."
     )
-    tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
-    columns = ("metric", "method", "baseline", "difference", "95 %", *tests, "in each seed", "users", "the method is")
-    return Table("paired", "Paired tests against the best baseline", columns, tuple(rows), note, rules=tuple(rules[1:]))
+    said = " ".join([note, *not_personal(results.rates, results.plan.labels)])
+    tests = ("major", "minor", "gap", "95 %", "p (gap)")
+    columns = ("", "mean", "between users", "bound", "at the bound", *tests)
+    return Table("rates", "Learning rates by group", columns, tuple(rows), said, rules=_rules(order))
+
+
+def _interval(found: Interval | None) -> str:
+    """For numbers that may be very small."""
+    return NOTHING if found is None else f"{significant(found.low, 2)} to {significant(found.high, 2)}"
 
 
 def shots(results: Results) -> Table:
@@ -216,50 +251,24 @@ def items(results: Results) -> Table:
 
 
 def cost(results: Results) -> Table:
-    """Time and memory, means over seeds."""
-    order = _order(results)
+    """Time and memory, means over seeds; with the paper's settings, beside what the paper names."""
+    order, quoted = _order(results), papers_costs(results.plan)
     costs = {name: line.model_dump() for name, line in results.cost.items()}
     shown = [key for key in _COSTS if any(line[key] is not None for line in costs.values())]
-    rows = tuple((entry.label, *(amount(costs[entry.name][key]) for key in shown)) for entry in order)
+    nothing = (NOTHING, NOTHING)
+    rows = tuple(
+        (
+            entry.label,
+            *(amount(costs[entry.name][key]) for key in shown),
+            *(quoted.get(entry.name, nothing) if quoted else ()),
+        )
+        for entry in order
+    )
     note = "Means over seeds; adapting is amortised over batches of users."
-    return Table("cost", "Cost", ("", *(_COSTS[key] for key in shown)), rows, note, rules=_rules(order))
-
-
-def paper(results: Results) -> list[Table]:
-    """The paper's tables beside ours."""
-    found = results.paper
-    if found is None or not found.rows:
-        return []
-    metrics = {(name, "all"): results.plan.metric(name).label for name in PRINTED}
-    by_group = {("mse", "major"): "MSE major", ("mse", "minor"): "MSE minor", ("p_value", "all"): "p"}
-    return [
-        _beside(found, COMPARISON, "The paper's comparison beside ours", metrics),
-        _beside(found, ABLATION, "The paper's ablation beside ours", metrics),
-        _beside(found, GROUPS, "The paper's major and minor users beside ours", by_group),
-        _beside(found, ABLATION_GROUPS, "The paper's major and minor users by gamma beside ours", by_group),
-    ]
-
-
-def _beside(found: Paper, table: str, title: str, columns: dict[tuple[str, str], str]) -> Table:
-    """For each quantity two columns: the paper's and ours."""
-    lines: dict[str, dict[tuple[str, str], PaperRow]] = {}
-    for row in found.rows:
-        if row.table == table:
-            lines.setdefault(row.label, {})[row.metric, row.group] = row
-    rows = []
-    for label, line in lines.items():
-        cells = [label]
-        for key in columns:
-            row = line[key]
-            if key[0] == "p_value":
-                cells += [p_value(row.paper), p_value(row.ours)]
-            else:
-                cells += [spread(row.paper, row.paper_deviation), spread(row.ours, row.deviation)]
-        rows.append(tuple(cells))
-    titles = ("", *(f"{name}, {whose}" for name in columns.values() for whose in ("paper", "ours")))
-    said = found.differences if table == COMPARISON else ()
-    quoted = ["The paper's numbers are quoted as they are.", *found.footnotes.get(table, ())]
-    return Table(f"paper_{table}", title, titles, tuple(rows), " ".join([*quoted, *said]))
+    if quoted:
+        note += f" {PAPERS_COSTS}"
+    columns = ("", *(_COSTS[key] for key in shown), *(("the paper's time", "the paper's memory") if quoted else ()))
+    return Table("cost", "Cost", columns, rows, note, rules=_rules(order))
 
 
 def _by_entry(
@@ -277,11 +286,11 @@ def _by_entry(
     rows = tuple(
         (entry.label, *(number(value, places) for value in line)) for entry, line in zip(order, lines, strict=True)
     )
-    ranked = [
+    compared = [
         [None if entry.kind == "reference" else line[j] for entry, line in zip(order, lines, strict=True)]
         for j in range(len(columns))
     ]
-    best, second = _ranked(ranked, [results.plan.headline.better] * len(columns))
+    best, second = _ranked(compared, [results.plan.headline.better] * len(columns))
     return Table(name, title, ("", *columns), rows, note, best, second, _rules(order))
 
 
@@ -306,34 +315,12 @@ def _over_all_rows(results: Results, metric: MetricFacts, name: str) -> str:
     return spread(found.mean, found.deviation, metric.digits)
 
 
-def _sure(metric: MetricFacts, line: Paired) -> str:
-    return _doubt(line) or ("surely better" if improves(metric.better, line.difference) else "surely worse")
-
-
-def _doubt(line: Paired | None) -> str:
-    """Why a difference is not sure; empty where it is."""
-    found = "unknown" if line is None else sureness(line)
-    return {"sure": "", "unknown": "not testable"}.get(found, found)
-
-
-def _ranked(
-    columns: list[list[float | None]], directions: Sequence[Better]
-) -> tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
-    """The cells of the best and of the second best values; equal values share a place, a single one is not ranked."""
-    marked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
-    for j, (values, direction) in enumerate(zip(columns, directions, strict=True), start=1):
-        known = sorted({value for value in values if value is not None}, reverse=direction == "higher")
-        for place, cells in zip(known[: len(marked)] if len(known) > 1 else [], marked, strict=False):
-            cells.update((k, j) for k, value in enumerate(values) if value == place)
-    return frozenset(marked[0]), frozenset(marked[1])
-
-
 def _remark(results: Results, entry: Entry) -> str:
     """In words: what it loses to, or that it leads, and whether that is sure; how many seeds are finished."""
     name, label = entry.name, results.plan.labels
     missing = sum(cell.method == name for cell in results.missing)
     seeds = len(results.plan.seeds)
-    doubt = _doubt(paired_of(results, name))
+    doubt = why_unsure(paired_of(results, name))
     said = [f"{seeds - missing} of {count(seeds, 'seed')}"] if missing else []
     if entry.kind == "reference":
         said.append("reference")

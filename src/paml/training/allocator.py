@@ -21,3 +21,10 @@ def keep_freed_memory() -> bool:
     wanted = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20}
     accepted = [mallopt(parameter, value) == 1 for parameter, value in wanted.items()]
     return all(accepted)
+
+
+def return_freed_memory() -> None:
+    """Give back what is kept, before memory is measured: otherwise it would count for what was done before."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)

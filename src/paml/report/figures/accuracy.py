@@ -235,8 +235,8 @@ def _bars(metric: MetricFacts, entries: list[DrawnEntry], found: Sequence[OverSe
 
 
 def _user_boxes(metric: MetricFacts, users: dict[DrawnEntry, np.ndarray], axes: Axes) -> None:
-    reach = [_box(axes, k, entry, value_U, False) for k, (entry, value_U) in enumerate(users.items())]
-    _fit(axes, [edge for pair in reach for edge in pair])
+    reach = [box(axes, k, e.label, e.colour, value_U, False) for k, (e, value_U) in enumerate(users.items())]
+    fit(axes, [edge for pair in reach for edge in pair])
     axes.set_xlabel(f"a user's {metric.label}\n({metric.better} is better)")
 
 

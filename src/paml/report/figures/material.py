@@ -9,15 +9,12 @@ import polars as pl
 
 from paml.analysis.comparisons import GROUPS, OverSeeds, by_group, defined, of_method, per_user
 from paml.analysis.format import count
-from paml.analysis.plan import MetricFacts
+from paml.analysis.plan import MetricFacts, RateFacts
 from paml.analysis.results import Results
 from paml.report.figures import style
 
 FRAMES = ("rows", "embeddings", "history", "predictions")
 MAX_CURVES = 8
-PAPER_BOUND = 1e-3  # the largest alpha'(h) of the recipe `paper` (the paper's Sec. D.2)
-_PRIOR_VARIANCE = ("ridge",)  # methods that are solved in closed form: alpha is no step size
-_BOUNDED = ("paml", "reg_paml", "ridge")  # methods whose rate is alpha'(h) alone; AT-PAML adds other users' rates
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class DrawnEntry:
     name: str
     label: str
     kind: str
-    method: str | None
+    rate: RateFacts | None
     colour: str
     marker: str
 
@@ -35,6 +32,16 @@ class DrawnEntry:
     def learned(self) -> bool:
         """Whether it is a method or a variant of one."""
         return self.kind in ("method", "variant")
+
+    @property
+    def rate_name(self) -> str:
+        """What a user's rate is."""
+        return "learning rate" if self.rate is None else self.rate.label
+
+    @property
+    def rate_bound(self) -> float | None:
+        """The largest rate that its settings allow, if it is known."""
+        return None if self.rate is None else self.rate.bound
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,6 @@ class UserRates:
         """How many users they are, and in how many seeds."""
         users = count(self.users, "user")
         return users if self.seeds == 1 else f"{users} in {count(self.seeds, 'seed')}"
-
-
-def rate_name(entry: DrawnEntry) -> str:
-    """What the entry's personal rate is."""
-    return "prior variance" if entry.method in _PRIOR_VARIANCE else "learning rate"
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Material:
             else:
                 colour, colours = style.MORE_COLOURS[colours % len(style.MORE_COLOURS)], colours + 1
             marker = style.MARKERS[k % len(style.MARKERS)]
-            found.append(DrawnEntry(entry.name, entry.label, entry.kind, entry.method, colour, marker))
+            found.append(DrawnEntry(entry.name, entry.label, entry.kind, entry.rate, colour, marker))
         return found
 
     @property
@@ -157,15 +159,6 @@ class Material:
             group: UserRates(part["rate"].to_numpy(), part["user"].n_unique(), part["seed"].n_unique())
             for group, part in parts.items()
         }
-
-    def rate_bound(self, entry: DrawnEntry) -> float | None:
-        """The largest rate that the settings allow, where the plan says it."""
-        plan = self.results.plan
-        own = next(line.settings for line in plan.entries if line.name == entry.name)
-        scale = as_number({**plan.settings, **own}.get("rate_scale"))
-        if entry.method not in _BOUNDED:
-            return None
-        return PAPER_BOUND if scale is None and plan.recipe == "paper" else scale
 
     def summary(self, entry: DrawnEntry, metric: str | None = None, group: str = "all") -> OverSeeds:
         """Mean and standard deviation over seeds, as in the tables."""

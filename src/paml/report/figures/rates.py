@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from paml.analysis.format import number
 from paml.report.figures import style
 from paml.report.figures.groups import kernel_density
-from paml.report.figures.material import DrawnEntry, Material, UserRates, as_number, rate_name
+from paml.report.figures.material import DrawnEntry, Material, UserRates, as_number
 from paml.report.figures.style import INK
 
 FAILING_RATE = 5e-4
@@ -37,14 +37,14 @@ def rates(material: Material) -> Canvas | None:
             axes = style.panel(figure, style.LABELS, top, style.WIDTH - style.LABELS - 0.25, height)
             found = material.rates(entry)
             span = _span([found["all"]])
-            bound = material.rate_bound(entry)
+            bound = entry.rate_bound
             _densities(axes, entry, found, np.linspace(*span, _GRID), bound)
             _name_panel(axes, entry)
             _mark_bound(axes, entry, bound)
             if top == _TOP:
                 style.group_key(axes)
             top += step
-        axes.set_xlabel(f"a user's {rate_name(section[-1])}")
+        axes.set_xlabel(f"a user's {section[-1].rate_name}")
         top += 0.24
     return figure
 
@@ -56,7 +56,7 @@ def rates_common(material: Material) -> Canvas | None:
         return None
     spans = []
     for section in sections:
-        bounds = [bound for entry in section if (bound := material.rate_bound(entry)) is not None]
+        bounds = [bound for entry in section if (bound := entry.rate_bound) is not None]
         most = max(float(material.rates(entry)["all"].rate_N.max()) for entry in section)
         spans.append((0.0, 1.03 * max([most, *bounds])))
     return _common(material, sections, spans)
@@ -108,7 +108,7 @@ def _personal(material: Material) -> dict[str, list[DrawnEntry]]:
     shown = [entry for entry in material.present() if _has_groups(material.rates(entry))]
     sections: dict[str, list[DrawnEntry]] = {}
     for entry in sorted(shown, key=lambda entry: entry.kind):
-        sections.setdefault(rate_name(entry), []).append(entry)
+        sections.setdefault(entry.rate_name, []).append(entry)
     return sections
 
 
@@ -135,7 +135,7 @@ def _common(
         for entry in section:
             axes = style.panel(figure, style.LABELS, top, style.WIDTH - style.LABELS - right, height)
             found = material.rates(entry)
-            bound = material.rate_bound(entry)
+            bound = entry.rate_bound
             _densities(axes, entry, found, np.linspace(*span, _GRID), bound, shares=True)
             _name_panel(axes, entry)
             _mark_bound(axes, entry, bound)
@@ -145,7 +145,7 @@ def _common(
             if top == _TOP:
                 style.group_key(axes)
             top += step
-        axes.set_xlabel(f"a user's {rate_name(section[-1])}")
+        axes.set_xlabel(f"a user's {section[-1].rate_name}")
         if unit != 1:
             _beside(axes, f"in units of {style.plain(unit)}", -37)
         top += height + _SECTION - step
@@ -190,7 +190,7 @@ def bounded_density(rate_N: np.ndarray, x_G: np.ndarray, bound: float | None) ->
 
 def _in_words(entry: DrawnEntry, one: UserRates) -> str:
     mean, median = one.rate_N.mean(), np.median(one.rate_N)
-    return f"mean {rate_name(entry)} {mean:.4g} ± {one.rate_N.std():.2g}, median {median:.4g}, {one.who}"
+    return f"mean {entry.rate_name} {mean:.4g} ± {one.rate_N.std():.2g}, median {median:.4g}, {one.who}"
 
 
 def _name_panel(axes: Axes, entry: DrawnEntry) -> None:

@@ -1,0 +1,34 @@
+"""The environment of this process, recorded beside a comparison's plan whenever cells are fitted."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from paml.analysis.environment import Environment, read_environments, write_environments
+
+PACKAGES = ("torch", "numpy", "scipy", "polars", "lenskit", "lightgbm", "scikit-learn")
+
+
+def this_environment() -> Environment:
+    """Versions of Python and of what computes, the platform, and the number of threads."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        threads=torch.get_num_threads(),
+        packages=versions,
+    )
+
+
+def record_environment(folder: Path) -> None:
+    """Add this environment to a comparison's, unless it is there: a continued comparison may have several."""
+    known, here = read_environments(folder), this_environment()
+    if here not in known:
+        write_environments(folder, (*known, here))

@@ -1,0 +1,86 @@
+"""The tables of paired tests: methods against the best baseline, and against each other."""
+
+from paml.analysis.comparisons import Paired, improves
+from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise
+from paml.analysis.plan import MetricFacts
+from paml.analysis.results import Results
+from paml.analysis.tests import Interval
+from paml.analysis.verdict import sureness
+from paml.report.render import Table
+
+
+def paired(results: Results) -> Table:
+    """Methods and variants against the best baseline of each metric, user by user."""
+    label = results.plan.labels
+    rows: list[tuple[str, ...]] = []
+    rules: list[int] = []
+    against: dict[str, list[str]] = {}
+    for metric in results.plan.metrics:
+        rules.append(len(rows))
+        places, lines = metric.digits, results.paired[metric.name]
+        if lines:
+            baseline = f"{label[lines[0].reference]} ({count(lines[0].users, 'user')})"
+            against.setdefault(baseline, []).append(metric.label)
+        rows += [
+            (
+                metric.label,
+                label[line.method],
+                number(line.difference, places),
+                interval(line.interval, places),
+                p_value(line.t_p),
+                p_value(line.wilcoxon_p),
+                p_value(line.holm_p),
+                ", ".join(number(value, places) for value in line.by_seed) or NOTHING,
+                _sure(metric, line),
+            )
+            for line in lines
+        ]
+    best = "; ".join(f"by {listing(metrics)}, {baseline}" for baseline, metrics in against.items())
+    note = (
+        "Method − baseline for each user, averaged over a seed's users, then over seeds. The baseline is the best by "
+        f"the same metric: {best}. 95 %: bootstrap over users, each with the rows of all seeds. "
+        "Surely: p (Holm) < 0.05, and all seeds have the same sign."
+    )
+    tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
+    columns = ("metric", "method", "difference", "95 %", *tests, "in each seed", "the method is")
+    return Table("paired", "Paired tests against the best baseline", columns, tuple(rows), note, rules=tuple(rules[1:]))
+
+
+def pairs(results: Results) -> Table:
+    """Every two methods, user by user, with digits enough to see a difference."""
+    label, metric = results.plan.labels, results.plan.headline
+    rows = tuple(
+        (
+            label[line.reference],
+            label[line.method],
+            precise(line.difference, metric.digits),
+            _precise_interval(line.interval, metric.digits),
+            p_value(line.t_p),
+            p_value(line.holm_p),
+            ", ".join(precise(value, metric.digits) for value in line.by_seed) or NOTHING,
+            "the same for every user" if line.identical else _sure(metric, line),
+        )
+        for line in results.pairs
+    )
+    first = [line.reference for line in results.pairs]
+    note = (
+        f"The second method's {metric.label} less the first's, as in the table above; Holm's correction is for all "
+        f"{count(len(rows), 'pair')}. Printed with as many digits as it takes."
+    )
+    columns = ("first", "second", "difference", "95 %", "p (t)", "p (Holm)", "in each seed", "the second is")
+    rules = tuple(k for k in range(1, len(rows)) if first[k] != first[k - 1])
+    return Table("pairs", f"Method against method, {metric.label}", columns, rows, note, rules=rules)
+
+
+def _precise_interval(found: Interval | None, places: int) -> str:
+    return NOTHING if found is None else f"{precise(found.low, places)} to {precise(found.high, places)}"
+
+
+def _sure(metric: MetricFacts, line: Paired) -> str:
+    return why_unsure(line) or ("surely better" if improves(metric.better, line.difference) else "surely worse")
+
+
+def why_unsure(line: Paired | None) -> str:
+    """Why a difference is not sure; empty where it is."""
+    found = "unknown" if line is None else sureness(line)
+    return {"sure": "", "unknown": "not testable"}.get(found, found)
