@@ -210,7 +210,8 @@ def print_few(claim: Claim) -> None:
     print("|---|---|---:|---|---|---:|---|---|---:|---|---|")
     for shots in SHOTS:
         rows = claim.scenarios.filter((pl.col("scenario") == "shots") & (pl.col("value") == shots)).drop("value")
-        references = {claim.equal["paml"]: "equal size", TUNED: "chosen by validation users"}
+        references = {claim.equal["paml"]: "equal size"}
+        references |= {TUNED: "chosen by validation users"} if set(claim.chosen) != {*references} else {}
         for reference, label in references.items():
             compared = " | ".join(map(difference_cells, differences(rows, "paml", reference, claim.metric)))
             print(f"| {shots} | {label} | {compared} |")
