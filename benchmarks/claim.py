@@ -5,10 +5,11 @@ personal rates against a fixed rate of the same mean, trained in the same way, w
 the same where few ratings are known; a trained PAML with its own rates against the same network with everyone at their
 mean; and what could be gained at best, if each group or user had the best rate of a grid.
 
-    python -m benchmarks.claim DATA [OUT] [seeds=N] [memory=yes] [KEY=VALUE ...]     settings of trainings: epochs=20
+    python -m benchmarks.claim DATA [OUT] [seeds=N] [scope=SCOPE] [KEY=VALUE ...]     settings of trainings: epochs=20
 
-An unfinished OUT is continued. Single trainings of eight epochs. If rates reach their bound, the bound is doubled.
-`memory=yes` adds AT-PAML, which takes as long as all others together.
+SCOPE is `short` (PAML and the fixed rate of equal size), `usual` (also the regulariser, a rate per parameter and a grid
+of fixed rates) or `all` (also AT-PAML, which takes as long as all others together). An unfinished OUT is continued.
+Single trainings of eight epochs. If rates reach their bound, the bound is doubled.
 """
 
 import json
@@ -27,9 +28,12 @@ from paml.analysis.comparisons import Paired, paired
 from paml.analysis.plan import cell_name, read_plan
 from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import Split
+from paml.experiments.compare import run_grid
+from paml.experiments.plan import choose_entries, make_plan, open_comparison
 from paml.files import write_text
 from paml.methods.rates import FixedRate
 from paml.progress import for_terminal
+from paml.report.refresh import gather
 from paml.settings import parse_assignments
 from paml.training.run import Run
 
@@ -44,6 +48,11 @@ PERSONAL = {
     "reg_paml gamma=0.1": "and regulariser, gamma 0.1",
 }
 PER_PARAMETER = "meta_sgd"
+SCOPES = {
+    "short": ("paml",),
+    "usual": ("paml", "reg_paml", "reg_paml gamma=0.1", PER_PARAMETER, *FIXED),
+    "all": (*PERSONAL, PER_PARAMETER, *FIXED),
+}
 OWN_RATES = "PAML's own rates instead of their mean for everyone"
 TUNED = "tuned"
 FACTORS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
@@ -61,8 +70,7 @@ class Claim:
     rows: pl.DataFrame
     """One row per entry, seed and test user; the entry `TUNED` is the fixed rate that validation users chose."""
     scenarios: pl.DataFrame
-    personal: Mapping[str, str]
-    """Entries with personal rates, and their labels."""
+    entries: Sequence[str]
     equal: Mapping[str, str]
     """Entry with personal rates -> the fixed rate of equal size."""
     chosen: Sequence[str]
@@ -74,10 +82,9 @@ def main() -> None:
     texts = [text for text in sys.argv[1:] if "=" in text]
     data, *rest = [text for text in sys.argv[1:] if "=" not in text]
     settings: dict[str, Any] = {**SHORT, **parse_assignments(texts)}
-    seeds, memory = int(settings.pop("seeds", SEEDS)), settings.pop("memory", "no")
-    personal = {name: label for name, label in PERSONAL.items() if memory == "yes" or name != "at_paml"}
+    seeds, scope = int(settings.pop("seeds", SEEDS)), settings.pop("scope", "usual")
     torch.set_num_threads(1)
-    claim = fit(data, Path(rest[0] if rest else "paml-claim"), seeds, personal, settings)
+    claim = fit(data, Path(rest[0] if rest else "paml-claim"), seeds, SCOPES[scope], settings)
     print(f"Rates of at most {claim.bound:g}; fixed rates chosen by validation users: {', '.join(claim.chosen)}.\n")
     print_errors(claim)
     print_few(claim)
@@ -85,38 +92,49 @@ def main() -> None:
     write_summary(claim, found)
 
 
-def fit(data: str, out: Path, seeds: int, personal: Mapping[str, str], settings: Mapping[str, Any]) -> Claim:
+def fit(data: str, out: Path, seeds: int, entries: Sequence[str], settings: Mapping[str, Any]) -> Claim:
     """All trainings; the bound of personal rates is doubled until users' rates stay below it."""
     bound = float(settings.get("rate_scale", FIRST_BOUND))
     while True:
-        folder = out / f"bound-{bound:g}"
-        values = {**settings, "rate_scale": bound}
-        compare(data, folder, 1, ["paml"], values)
-        rates = pl.read_parquet(folder / "rows.parquet").filter(pl.col("method") == "paml")["rate"]
+        folder, values = out / f"bound-{bound:g}", {**settings, "rate_scale": bound}
+        rates = fit_entries(data, folder, 1, ["paml"], values).filter(pl.col("method") == "paml")["rate"]
         if (rates > 0.9 * bound).mean() <= SATURATED:  # type: ignore[operator]
             break
         print(f"With rates of at most {bound:g} their mean is {rates.mean():.3f}: the bound is doubled.")
         bound *= 2
-    compare(data, folder, seeds, [*personal, PER_PARAMETER, *FIXED], values)
-    rows = pl.read_parquet(folder / "rows.parquet")
-    means = {name: rows.filter(pl.col("method") == name)["rate"].mean() for name in personal}
-    equal = {name: f"melu inner_rate={mean:.2g}" for name, mean in means.items()}
-    wanted = list(dict.fromkeys([*personal, PER_PARAMETER, *FIXED, *equal.values()]))
-    compare(data, folder, seeds, wanted, values)
-    rows, scenarios, history = (
-        pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios", "history")
-    )
-    chosen = chosen_by_validation(history.filter(pl.col("method").is_in({*FIXED, *equal.values()})))
+    rows = fit_entries(data, folder, seeds, entries, values)
+    personal = {name: PERSONAL[name] for name in entries if name in PERSONAL}
+    means = {name: float(rows.filter(pl.col("method") == name)["rate"].mean()) for name in personal}  # type: ignore[arg-type]
+    equal = equal_rates(means, entries)
+    wanted = list(dict.fromkeys([*entries, *equal.values()]))
+    rows = fit_entries(data, folder, seeds, wanted, values)
+    scenarios, history = (pl.read_parquet(folder / f"{name}.parquet") for name in ("scenarios", "history"))
+    fixed = [name for name in wanted if name.startswith("melu")]
+    chosen = chosen_by_validation(history.filter(pl.col("method").is_in(fixed)))
     metric = headline(read_plan(folder).data.target).name
     rows, scenarios = with_tuned(rows, chosen), with_tuned(scenarios, chosen)
-    return Claim(folder, metric, bound, rows, scenarios, personal, equal, chosen)
+    return Claim(folder, metric, bound, rows, scenarios, wanted, equal, chosen)
 
 
-def compare(data: str, folder: Path, seeds: int, entries: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Fit entries that are not fitted yet."""
-    paml.compare(
-        data, [], seeds, "tuned", out=folder, baselines=[], variants=entries, settings=settings, progress=for_terminal()
-    )
+def fit_entries(path: str, folder: Path, seeds: int, names: Sequence[str], settings: Mapping[str, Any]) -> pl.DataFrame:
+    """Fit entries that are not fitted yet; the rows of all that are."""
+    data = paml.open_data(path)
+    entries = choose_entries(data.schema.target.kind, "tuned", [], [], names)
+    wanted = make_plan(data, entries, seeds, "tuned", same_split=False, group_by=None, settings=settings)
+    plan = open_comparison(folder, wanted)
+    run_grid(data, folder, plan, for_terminal())
+    gather(folder, plan)
+    return pl.read_parquet(folder / "rows.parquet")
+
+
+def equal_rates(means: Mapping[str, float], entries: Sequence[str]) -> dict[str, str]:
+    """For each entry with personal rates a fixed rate as large as their mean, to within a tenth: known, or new."""
+    known, found = [name for name in entries if name.startswith("melu")], {}
+    for name, mean in means.items():
+        near = [entry for entry in known if abs(fixed_rate(entry) - mean) <= 0.1 * mean]
+        found[name] = near[0] if near else f"melu inner_rate={mean:.2g}"
+        known.append(found[name])
+    return found
 
 
 def chosen_by_validation(history: pl.DataFrame) -> list[str]:
@@ -130,6 +148,11 @@ def with_tuned(rows: pl.DataFrame, chosen: Sequence[str]) -> pl.DataFrame:
     pairs = enumerate(chosen)
     picked = [rows.filter((pl.col("method") == name) & (pl.col("seed") == seed)) for seed, name in pairs]
     return pl.concat([rows, *(part.with_columns(method=pl.lit(TUNED)) for part in picked)])
+
+
+def fixed_rate(name: str) -> float:
+    """Of an entry with a fixed rate."""
+    return float(name.partition("=")[2])
 
 
 def of_group(rows: pl.DataFrame, group: str) -> pl.DataFrame:
@@ -162,10 +185,14 @@ def print_errors(claim: Claim) -> None:
         f"| | rates: major | minor | {claim.metric.upper()} | major | minor | {heads} | minor users | 95 % | trials |"
     )
     print("|---|---|---|---:|---:|---:|---:|---|---|---:|---|---|")
-    fixed = sorted({*FIXED, *claim.equal.values()}, key=lambda name: float(name.partition("=")[2]))
-    labels = {name: f"fixed rate {name.partition('=')[2]}" for name in fixed}
-    labels |= {TUNED: "fixed rate chosen by validation users"}
-    for name, label in (labels | dict(claim.personal) | {PER_PARAMETER: "a rate per parameter (Meta-SGD)"}).items():
+    fixed = sorted((name for name in claim.entries if name.startswith("melu")), key=fixed_rate)
+    labels = {name: f"fixed rate {fixed_rate(name):g}" for name in fixed}
+    labels |= (
+        {TUNED: "fixed rate chosen by validation users"} | PERSONAL | {PER_PARAMETER: "a rate per parameter (Meta-SGD)"}
+    )
+    for name, label in labels.items():
+        if name not in (*claim.entries, TUNED):
+            continue
         rows, reference = claim.rows, claim.equal.get(name, claim.equal["paml"])
         means = " | ".join(f"{error(of_group(rows, group), name, claim.metric):.4f}" for group in GROUPS)
         everyone, _, minor = differences(rows, name, reference, claim.metric)
@@ -183,7 +210,9 @@ def print_few(claim: Claim) -> None:
     print("|---|---|---:|---|---|---:|---|---|---:|---|---|")
     for shots in SHOTS:
         rows = claim.scenarios.filter((pl.col("scenario") == "shots") & (pl.col("value") == shots)).drop("value")
-        for reference, label in ((claim.equal["paml"], "equal size"), (TUNED, "chosen by validation users")):
+        references = {claim.equal["paml"]: "equal size"}
+        references |= {TUNED: "chosen by validation users"} if set(claim.chosen) != {*references} else {}
+        for reference, label in references.items():
             compared = " | ".join(map(difference_cells, differences(rows, "paml", reference, claim.metric)))
             print(f"| {shots} | {label} | {compared} |")
 
@@ -219,7 +248,7 @@ def equalised(claim: Claim, seed: int) -> pl.DataFrame:
 def on_a_grid(claim: Claim, seed: int) -> pl.DataFrame:
     """A network trained with a fixed rate, with the best rate of a grid for all, per group and per user."""
     name = claim.equal["paml"]
-    run, rate = Run.load(claim.folder / "runs" / cell_name(name, seed)), float(name.partition("=")[2])
+    run, rate = Run.load(claim.folder / "runs" / cell_name(name, seed)), fixed_rate(name)
     scored: dict[Split, pl.DataFrame] = {
         split: pl.concat(
             with_rate(run, rate * factor, split).with_columns(factor=pl.lit(factor)) for factor in FACTORS
@@ -254,7 +283,8 @@ def write_summary(claim: Claim, found: Mapping[str, list[Paired]]) -> None:
     facts = read_plan(claim.folder).data
     lines = {
         label: list(differences(claim.rows, name, claim.equal[name], claim.metric))
-        for name, label in claim.personal.items()
+        for name, label in PERSONAL.items()
+        if name in claim.equal
     }
     summary = {
         "source": facts.source,

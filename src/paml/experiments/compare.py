@@ -64,11 +64,11 @@ def compare(
         data, entries, seeds, recipe, same_split=same_split, group_by=group_by, settings=dict(settings or {})
     )
     folder = Path(out)
-    _run_grid(data, folder, open_comparison(folder, wanted), progress)
+    run_grid(data, folder, open_comparison(folder, wanted), progress)
     return refresh(folder)
 
 
-def _run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> None:
+def run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> None:
     """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries."""
     cells = [(entry, seed) for seed in plan.seeds for entry in plan.entries]
     todo = [(entry, seed) for entry, seed in cells if not cell_folder(folder, entry.name, seed).exists()]

@@ -16,14 +16,14 @@ FRAMES = ("rows", "scenarios", "pooled", "predictions", "embeddings", "history",
 def refresh(folder: str | Path) -> Results:
     """Gather the finished cells, and write results and report again."""
     folder = Path(folder)
-    _gather(folder, read_plan(folder))
+    gather(folder, read_plan(folder))
     results = summarise_comparison(folder)
     write_results(folder, results)
     write_report(folder)
     return results
 
 
-def _gather(folder: Path, plan: Plan) -> None:
+def gather(folder: Path, plan: Plan) -> None:
     """One file of each kind from the finished cells of the plan, in the plan's order."""
     cells = [cell_folder(folder, name, seed) for name in plan.names() for seed in plan.seeds]
     if not any(cell.exists() for cell in cells):
