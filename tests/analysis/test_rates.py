@@ -62,7 +62,7 @@ def test_the_spread_is_between_users_and_not_between_seeds() -> None:
 @pytest.mark.parametrize(
     ("rate_SU", "said"),
     [
-        (np.full((2, 30), 0.4999), "100.0 % of the users have the largest one, 0.5"),
+        (np.full((2, 30), 0.4999), "100.0 % of the users are within 1 % of the largest one, 0.5"),
         (
             np.tile(0.3 + 0.001 * (np.arange(30) % 2), (2, 1)),
             "its standard deviation between users is 0.17 %",

@@ -304,6 +304,9 @@ def test_the_paper_beside_ours(make: Make) -> None:
     assert f"has an MSE of {constant:.3f}: 4 of the paper's 5 methods are worse" in said
     assert "recipe 'tuned'" in said
     assert make(source="synthetic", group_by=None).paper is None
+    better = make(methods=["at_paml"], variants=("at_paml outer_rate=5e-4",), effect=-1.0).paper
+    assert better is not None
+    assert "our AT-PAML does not fail: MSE" in " ".join(better.footnotes["failure"])
 
 
 def test_the_papers_ranking_may_be_better_although_its_error_is_larger(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_tables_have_the_papers_numbers_lines_and_stars(make: Make) -> None:
     assert failure["MSE minor"]["AT-PAML, paper"] == "1.382 ± 0.011"
     quoted = {"MSE": "2.127", "MSE major": "1.477", "MSE minor": "3.148", "nDCG@3": "0.782", "nDCG@5": "0.792"}
     assert {name: failure[name]["AT-PAML outer_rate=0.0005, paper"] for name in quoted} == quoted
+    assert "our AT-PAML fails, too: MSE" in tables["paper_failure"].note
     failed = found.summary("at_paml outer_rate=5e-4", group="minor")
     assert failure["MSE minor"]["AT-PAML outer_rate=0.0005, ours"] == spread(failed.mean, failed.deviation)
 

@@ -12,6 +12,7 @@ from paml.analysis.quoted import (
     ABLATION,
     COMPARISON,
     COSTS,
+    FAILURE,
     FOOTNOTES,
     MAJOR_SHARES,
     PRINTED,
@@ -51,7 +52,9 @@ def beside_paper(results: Results) -> Paper | None:
     if source == "ml-1m":
         rows += _ours_only(results, set(entries.values()))
     said = tuple(_differences(results, rows))
-    return Paper(source=source, rows=tuple(rows), footnotes=FOOTNOTES.get(source, {}), differences=said, notes=())
+    footnotes = {table: tuple(notes) for table, notes in FOOTNOTES.get(source, {}).items()}
+    footnotes[FAILURE] = (*footnotes.get(FAILURE, ()), *_failure_case(rows))
+    return Paper(source=source, rows=tuple(rows), footnotes=footnotes, differences=said, notes=())
 
 
 def _entries(plan: Plan) -> dict[Line, str]:
@@ -130,6 +133,16 @@ def _differences(results: Results, rows: Sequence[PaperRow]) -> list[str]:
         *_users(results.plan),
         *_share(results),
     ]
+
+
+def _failure_case(rows: Sequence[PaperRow]) -> list[str]:
+    """Whether ours fails, too: whether the larger outer rate makes the error larger."""
+    errors = {row.label: row.ours for row in rows if (row.table, row.metric, row.group) == (FAILURE, "mse", "all")}
+    usual, failing = errors.values() if errors else (None, None)
+    if usual is None or failing is None:
+        return []
+    how = "fails, too" if failing > usual else "does not fail"
+    return [f"With that outer rate our AT-PAML {how}: MSE {number(failing)}, and {number(usual)} with its usual one."]
 
 
 def _recipe(plan: Plan) -> list[str]:

@@ -65,7 +65,8 @@ def _why_not(line: Rates) -> str:
     if line.mean is None:
         return ""
     most = line.bound is not None and line.at_bound is not None and line.at_bound >= 0.5
-    at_bound = f"{percent(line.at_bound or 0)} of the users have the largest one, {amount(line.bound)}" if most else ""
+    near = f"within {percent(1 - NEAR_BOUND, 0)} of the largest one, {amount(line.bound)}"
+    at_bound = f"{percent(line.at_bound or 0)} of the users are {near}" if most else ""
     if line.at_bound is not None and line.at_bound >= ALMOST_ALL:
         return at_bound
     if line.deviation is not None and line.deviation < HARDLY * line.mean:
