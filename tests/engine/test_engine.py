@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 import paml
-from oracle import oracle_objective, run_oracle
+from oracle import Oracle
 from paml.engine import adapt as engine, layers
 from paml.engine.layers import PersonalLayer
 from paml.engine.solvers import GradientSteps
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.tasks import Tasks
-from paml.methods.learner import Learner
+from paml.methods.learner import Ensemble, Learner
 from paml.methods.memory import MemoryRate
 from paml.methods.registry import METHODS, build_learner, find_method, fit_to_data
 from paml.network.build import DataShape
@@ -119,18 +119,32 @@ def test_agrees_with_the_oracle(
     data = click_world if head == "click" else world
     learner, batch, recipe = make(data, method, head=head, inner_steps=steps)
     loss = find_method(method).objective(recipe)(learner, batch).value
-    expected = oracle_objective(method, learner, batch, recipe.gamma)
+    expected = Oracle(method, learner, batch, recipe).objective()
     found = [deviation([loss], [expected]), deviation(gradients(loss, learner), gradients(expected, learner))]
-    oracle = run_oracle(learner, batch)
+    oracle = Oracle(method, learner, batch, recipe).run()
     adapted = learner.adapt_in_training(learner.embed(batch), batch.user_B)
     outputs = learner.outputs(adapted, batch.query)
-    found.append(
-        deviation([out[mask.bool()] for out, mask in zip(outputs, batch.query.mask_BR, strict=True)], oracle.outputs)
-    )
+    for whole, expected_rows in ((outputs, oracle.outputs), (learner.head.predict(outputs), oracle.predictions)):
+        rows = [row_R[mask.bool()] for row_R, mask in zip(whole, batch.query.mask_BR, strict=True)]
+        found.append(deviation(rows, expected_rows))
     if steps and METHODS[method].solver is GradientSteps:
         found.append(deviation([adapted.adaptation.gradient_norm()], [oracle.gradient_norm_B]))
     LARGEST[f"{method} {head} {steps} steps {form}"] = max(found)
     assert max(found) < TOLERANCE
+
+
+@pytest.mark.parametrize(("method", "head"), PAIRS)
+def test_predictions_in_use_agree_with_the_oracle(
+    method: str, head: str, world: paml.Dataset, click_world: paml.Dataset
+) -> None:
+    """Outside training: AT-PAML reads its memory with fewer neighbours, and users have no nodes of their own."""
+    learner, batch, recipe = make(click_world if head == "click" else world, method, head=head, neighbours_inference=2)
+    oracle = Oracle(method, learner, batch, recipe).run(training=False)
+    predicted_BR, rate_B = Ensemble([learner]).predict(batch)
+    rows = [row_R[mask.bool()] for row_R, mask in zip(predicted_BR, batch.query.mask_BR, strict=True)]
+    assert deviation(rows, oracle.predictions) < TOLERANCE
+    mean = [torch.cat([part.flatten() for part in ([r] if isinstance(r, Tensor) else r)]).mean() for r in oracle.rate]
+    assert deviation([rate_B], [torch.stack(mean)]) < TOLERANCE
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -140,7 +154,7 @@ def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, co
         learner, batch, recipe = make(context_world, method, **settings)
         assert learner.network.context.fields
         loss = find_method(method).objective(recipe)(learner, batch).value
-        expected = oracle_objective(method, learner, batch, recipe.gamma)
+        expected = Oracle(method, learner, batch, recipe).objective()
         assert deviation([loss], [expected]) < TOLERANCE
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
 
@@ -153,7 +167,7 @@ def test_agrees_with_item_factors_user_priors_and_pseudo_count(
         data = click_world if head == "click" else context_world
         learner, batch, recipe = make(data, method, **{**FACTORS, "head": head, "hidden": hidden, "inner_steps": 2})
         loss = find_method(method).objective(recipe)(learner, batch).value
-        expected = oracle_objective(method, learner, batch, recipe.gamma)
+        expected = Oracle(method, learner, batch, recipe).objective()
         assert deviation([loss], [expected]) < TOLERANCE
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
 
