@@ -104,6 +104,16 @@ def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, co
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_agrees_to_first_order_without_context(head: str, world: paml.Dataset, click_world: paml.Dataset) -> None:
+    data = click_world if head == "click" else world
+    learner, batch, recipe = make(data, "paml", head=head, inner_steps=2, first_order=True)
+    loss = find_method("paml").objective(recipe)(learner, batch).value
+    expected = Oracle("paml", learner, batch, recipe).objective()
+    assert deviation([loss], [expected]) < TOLERANCE
+    assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
+
+
 @pytest.mark.parametrize(("method", "head"), PAIRS)
 def test_agrees_with_item_factors_user_priors_and_pseudo_count(
     method: str, head: str, context_world: paml.Dataset, click_world: paml.Dataset

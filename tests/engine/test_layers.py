@@ -94,6 +94,9 @@ def test_what_belongs_to_users_alone(world: paml.Dataset, monkeypatch: pytest.Mo
         known = (adapted.embedded.h_BH, adapted.embedded.prior_BDK, batch.support.index_BR, batch.support.y_BR)
         assert {id(tensor) for tensor in (*known, batch.support.mask_BR)} <= found
         assert {id(t) for layer in adapted.adaptation.layers for t in layer.own().values()} <= found
+        _, _, without_prior = adapted_of(world, method, form, monkeypatch)
+        assert len(without_prior.tensors()) == 5 + own * len(without_prior.adaptation.layers)
+        assert all(isinstance(tensor, torch.Tensor) for tensor in without_prior.tensors())
     assert SharedLayer(Weights(torch.zeros(2, 1), torch.zeros(1, 1))).own() == {}
 
 

@@ -113,7 +113,10 @@ def test_each_support_row_added_its_residual_in_closed_form(world: paml.Dataset)
     added_RSK = learner.solver.attribution(adapted.adaptation, adapted.rate, last, inputs[-1], zero_SK)
     torch.testing.assert_close(added_RSK.squeeze(-1), expected_RS)
     none = Adaptation(adapted.adaptation.layers)
-    assert not learner.solver.attribution(none, adapted.rate, last, inputs[-1], zero_SK).any()
+    for solver in (learner.solver, GradientSteps(ValueHead(), SolverSettings())):
+        nothing_RSK = solver.attribution(none, adapted.rate, last, inputs[-1], zero_SK)
+        assert nothing_RSK.shape == (len(x_RD), *zero_SK.shape)
+        assert not nothing_RSK.any()
 
 
 def test_priors_by_hand() -> None:
@@ -128,9 +131,13 @@ def test_priors_by_hand() -> None:
     assert level_B.tolist() == pytest.approx([5 * (2 * 0.3 / 3) ** 0.5, 0.0])
     counted = GradientSteps(ValueHead(), SolverSettings(inner_steps=2, pseudo_count=4.0))
     assert counted.prior_sd(rate, mask_BS, shared_BC)[0][0].item() == pytest.approx((2 * 0.3 / 7) ** 0.5, rel=1e-6)
-    rows_DK, shared_CK = torch.tensor([[9.0, 0.1], [9.0, -0.2]]), torch.tensor([[9.0, 0.5], [9.0, 0.25]])
+    rows_DK, shared_CK = (
+        torch.tensor([[9.0, 8.0, 0.1], [9.0, 8.0, -0.2]]),
+        torch.tensor([[9.0, 8.0, 0.5], [9.0, 8.0, 0.25]]),
+    )
     per_weight = RatePerParameter([Weights(rows_DK.double(), shared_CK.double())])
     sd_B1D, level_B = plain.prior_sd(per_weight, mask_BS, shared_BC)
+    assert sd_B1D.shape == (2, 1, 2)
     assert sd_B1D.flatten().tolist() == pytest.approx([(2 / 3 * 0.1) ** 0.5, 0.0, (2 * 0.1) ** 0.5, 0.0])
     assert level_B.tolist() == pytest.approx([(2 / 3 * (9 * 0.5 + 16 * 0.25)) ** 0.5, (2 * 0.25) ** 0.5])
     closed = ClosedForm(ValueHead(), SolverSettings())

@@ -54,6 +54,32 @@ def test_weighted_entropy_by_hand() -> None:
     assert np.isfinite(metrics.weighted_entropy(np.array([1.0]), np.array([0.0]), np.array([1]))).all()
 
 
+def test_errors_by_hand() -> None:
+    target, prediction = np.array([4.0, 1.0, 5.0], dtype=np.float32), np.array([3.0, 3.0, 4.5], dtype=np.float32)
+    count = np.array([2, 1])
+    assert metrics.squared_error(target, prediction, count).tolist() == [2.5, 0.25]
+    assert metrics.absolute_error(target, prediction, count).tolist() == [1.5, 0.5]
+    fine = np.array([1 / 3]), np.array([0.1], dtype=np.float32)  # rounded to single precision only where they came so
+    assert metrics.squared_error(*fine, np.array([1]))[0] == pytest.approx((1 / 3 - float(fine[1][0])) ** 2, rel=1e-12)
+    single = np.float32([3.0]), np.float32([0.1])
+    assert metrics.squared_error(*single, np.array([1])).dtype == np.float64
+    assert metrics.absolute_error(*single, np.array([1])).dtype == np.float64
+
+
+def test_certain_and_wrong_predictions_of_clicks_cost_a_finite_amount() -> None:
+    """Also in single precision, where 1 - 1e-12 is 1."""
+    for dtype in (np.float32, np.float64):
+        wrong = np.array([1.0, 0.0], dtype=dtype)
+        found = metrics.weighted_entropy(np.array([0.0, 1.0]), wrong, np.array([1, 1]))
+        assert found == pytest.approx([-0.1 * np.log(1e-12), -0.9 * np.log(1e-12)], rel=1e-4)
+
+
+def test_auc_of_users_without_rows_is_undefined() -> None:
+    found = metrics.auc(np.array([1.0, 0.0]), np.array([0.7, 0.2]), np.array([2, 0]))
+    assert found[0] == 1
+    assert np.isnan(found[1])
+
+
 def test_summary_by_group() -> None:
     rows = pl.DataFrame(
         {

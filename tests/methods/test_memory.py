@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from paml.errors import SettingsError
 from paml.methods.memory import EMPTY, MemoryRate, MemorySettings, UserMemory
 from paml.methods.neighbours import INDEXES, make_index, recall
 from paml.methods.rates import PersonalRate
@@ -232,3 +233,54 @@ def test_indexes_find_the_nearest(name: str) -> None:
     few = index.search(queries, 5)
     assert few.shape == (20, 5)
     assert sorted(few[0].tolist()) == [-1, -1, 0, 1, 2]
+
+
+class HalfIndex:
+    """Finds the nearest key of every query and otherwise nothing."""
+
+    def build(self, keys_MH: torch.Tensor) -> None:
+        self.keys_MH = keys_MH
+
+    def search(self, queries_BH: torch.Tensor, k: int) -> torch.Tensor:
+        nearest_B = torch.cdist(queries_BH, self.keys_MH).argmin(dim=1)
+        return torch.nn.functional.pad(nearest_B.unsqueeze(1), (0, k - 1), value=-1)
+
+
+def test_recall_is_the_share_of_true_neighbours_found() -> None:
+    keys, queries = torch.tensor([[0.0], [1.0], [5.0], [9.0]]), torch.tensor([[0.2], [4.0], [9.5]])
+    index = HalfIndex()
+    index.build(keys)
+    assert recall(index, keys, queries, 1) == 1.0
+    assert recall(index, keys, queries, 2) == 0.5
+    assert recall(index, keys, queries, 4) == 0.25
+    assert recall(index, keys, queries, 8) == 0.25  # of the four that there are
+    index.build(keys.flip(0))  # positions that belong to other keys
+    assert recall(index, keys, queries, 1) == 0.0
+    assert recall(index, keys, queries[:0], 1) == 0.0
+    index.build(keys[:1])
+    assert recall(index, keys[:1], queries, 1) == 1.0
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_facts_of_a_memory(index: str) -> None:
+    rate, keys = rate_with_nodes(memory_index=index)
+    assert rate.facts(keys) == {"memory_nodes": 6, "memory_recall": 1.0}
+    assert rate.facts(keys[:0]) == {"memory_nodes": 6, "memory_recall": None}
+    empty, _ = rate_with_nodes(count=0)
+    assert empty.facts(keys) == {"memory_nodes": 0, "memory_recall": None}
+    train(rate, keys + 3, range(20, 26))  # evicts nodes and moves on: the index must follow
+    assert rate.facts(keys + 3) == {"memory_nodes": 10, "memory_recall": 1.0}
+
+
+def test_the_tree_ignores_queries_that_are_not_numbers() -> None:
+    """A diverged embedding must not end a training with an error of the tree."""
+    tree = make_index("kdtree")
+    tree.build(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    found = tree.search(torch.tensor([[float("nan"), 0.1], [0.9, 0.9]]), 1)
+    assert found.tolist() == [[0], [1]]
+    assert found.dtype == torch.int64
+
+
+def test_unknown_indexes_are_refused() -> None:
+    with pytest.raises(SettingsError, match="unknown memory_index 'kd-tree'; did you mean 'kdtree'"):
+        make_index("kd-tree")
