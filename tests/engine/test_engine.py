@@ -16,6 +16,7 @@ from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.tasks import Tasks
 from paml.methods.learner import Ensemble, Learner
 from paml.methods.memory import MemoryRate
+from paml.methods.objectives import query_loss, regularised_query_loss
 from paml.methods.registry import METHODS, build_learner, find_method
 from paml.network.build import DataShape
 from paml.training.recipe import load_recipe
@@ -161,6 +162,29 @@ def test_reg_paml_at_gamma_zero_is_paml(world: paml.Dataset) -> None:
     left = find_method("paml").objective(recipe)(paml_learner, batch).value
     right = find_method("reg_paml").objective(recipe.model_copy(update={"gamma": 0.0}))(reg_learner, batch).value
     assert deviation(gradients(left, paml_learner), gradients(right, reg_learner)) == 0
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
+def test_the_regulariser_agrees_with_the_oracle_and_keeps_the_memory(gamma: float, world: paml.Dataset) -> None:
+    learner, batch, recipe = make(world, "reg_paml", gamma=gamma)
+    expected = Oracle("reg_paml", learner, batch, recipe).objective()
+    assert deviation([regularised_query_loss(gamma)(learner, batch).value], [expected]) < TOLERANCE
+    assert deviation([find_method("reg_paml").objective(recipe)(learner, batch).value], [expected]) < TOLERANCE
+    with_memory, batch, _ = make(world, "at_paml")
+    assert regularised_query_loss(gamma)(with_memory, batch).memory is not None
+    assert query_loss(with_memory, batch).memory is not None
+
+
+@pytest.mark.parametrize("method", ["paml", "reg_paml"])
+def test_the_discount_of_a_users_bias_reaches_the_objective(method: str, world: paml.Dataset) -> None:
+    learner, batch, recipe = make(world, method, user_bias_discount=0.5)
+    plain = find_method(method).objective(recipe.model_copy(update={"user_bias_discount": 0.0}))(learner, batch)
+    found = find_method(method).objective(recipe)(learner, batch)
+    adapted = learner.adapt(learner.embed(batch))
+    error_BR = learner.outputs(adapted, batch.query).squeeze(-1) - batch.query.y_BR
+    means = [row_R[mask.bool()].mean() for row_R, mask in zip(error_BR, batch.query.mask_BR, strict=True)]
+    discount = 0.5 * torch.stack(means).square().mean()
+    assert deviation([plain.value - found.value], [discount]) < TOLERANCE
 
 
 def test_meta_sgd_starts_as_melu(world: paml.Dataset) -> None:

@@ -74,6 +74,18 @@ def test_the_curvature_without_targets_is_expected_at_the_prediction() -> None:
         assert torch.equal(head.row_curvature(out_BRK, None), head.row_curvature(out_BRK, y_BR))
 
 
+def test_the_gradient_has_all_levels_even_if_only_low_ones_occur() -> None:
+    head, out_BRK, _ = rows("classes")
+    lowest_BR = torch.full((2, 3), 0.5, dtype=torch.float64)
+    expected_BRK = out_BRK.softmax(dim=-1)
+    expected_BRK[..., 0] -= 1
+    torch.testing.assert_close(head.row_gradient(out_BRK, lowest_BR), expected_BRK)
+    _, out_BRK, _ = rows("click")
+    none_BR = torch.zeros(2, 3, dtype=torch.float64)
+    expected_BRK = 0.1 * (out_BRK.softmax(dim=-1) - torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(ClickHead().row_gradient(out_BRK, none_BR), expected_BRK)
+
+
 def test_every_level_has_its_own_output_and_targets_beyond_the_scale_count_as_its_ends() -> None:
     head, levels = head_for(HeadSettings(head="classes"), HALF_STARS), torch.tensor(HALF_STARS.levels)
     assert head.outputs == 10

@@ -1,5 +1,7 @@
 """Layers: the same outputs for rows and for the whole table, for some users and for all, and the cheaper form."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -76,6 +78,8 @@ def test_some_users_and_restored_layers_score_the_same(
     one = some.of(slice(0, 1))
     assert deviation([learner.outputs_of_all(one, slice(None), context)], [whole_BRK[1:2]]) < TOLERANCE
     assert one.of(slice(0, 1)).adaptation.layers is one.adaptation.layers  # there is only one
+    single = replace(one, adaptation=replace(one.adaptation, steps=adapted.adaptation.steps))
+    assert single.of(slice(0, 1)).adaptation.steps == ()
     assert adapted.adaptation.steps or adapted.adaptation.solution is not None
     assert not some.adaptation.steps
     assert some.adaptation.solution is None

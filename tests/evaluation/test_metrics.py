@@ -26,6 +26,20 @@ def test_ties_are_broken_at_random_with_a_fixed_seed_and_chance_is_their_mean() 
     assert metrics.ndcg_by_chance(target, count, 3)[0] == pytest.approx(np.mean(drawn), abs=0.01)
 
 
+def test_ndcg_is_the_same_in_single_precision_and_its_seed_is_0() -> None:
+    rng = np.random.default_rng(0)
+    target, prediction, count = rng.integers(1, 60, 40) / 10, np.repeat([0.5, 0.25], 20), np.array([25, 15])
+    single = target.astype(np.float32)
+    whole = single.astype(np.float64)
+    assert metrics.ndcg(single, prediction, count, 5) == pytest.approx(
+        metrics.ndcg(whole, prediction, count, 5), rel=1e-12
+    )
+    assert metrics.ndcg_by_chance(single, count, 5) == pytest.approx(metrics.ndcg_by_chance(whole, count, 5), rel=1e-12)
+    assert (
+        metrics.ndcg(whole, prediction, count, 5).tolist() == metrics.ndcg(whole, prediction, count, 5, seed=0).tolist()
+    )
+
+
 def test_ndcg_without_gains_is_undefined() -> None:
     found = metrics.ndcg(np.array([0.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([2, 1]), 3)
     assert np.isnan(found[0])
