@@ -1,37 +1,33 @@
 """Mutation testing: `make mutate`, or `python tests/mutate.py engine/heads methods` for some modules.
 
-mutmut writes every mutant of a module into one file. Here one pytest session collects the tests once, and each mutant
-is run in a fork of it: first by the test that killed it last time, then by those that killed its neighbours, then by
-all others that call the function, the shortest first. `tests/mutants.toml` says which differences do not count and
-which mutants are equivalent. An interrupted run goes on where it was, unless sources or tests have changed.
+One pytest session collects the tests once, and each mutant is run in a fork of it: first by the test that killed it
+last time, then by those that killed its neighbours, then by all others that call the function. What is known is kept in
+build/mutants as long as the sources and tests behind it stay the same.
 """
 
 import argparse
-import difflib
 import functools
 import gc
 import hashlib
+import inspect
 import json
 import os
-import re
 import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-COPY = ROOT / "build" / "mutants"
+from mutants import COPY, ROOT, Active, Mutant, Rules, copied, digest, module_of
+
 MODULES = (
     "engine/*.py",
     "methods/*.py",
@@ -40,120 +36,30 @@ MODULES = (
     "analysis/comparisons.py",
     "analysis/fairness.py",
 )
-TESTS = ("tests/engine", "tests/methods", "tests/evaluation", "tests/analysis", "tests/training/test_paper.py")
+NETWORKS = ("tests/engine", "tests/methods", "tests/training/test_paper.py")
+TESTS = {"engine": NETWORKS, "methods": NETWORKS, "evaluation": ("tests/evaluation",), "analysis": ("tests/analysis",)}
+"""By package; tests mirror packages, and what others notice by chance does not count."""
+OPTIONS = ["-qq", "-s", "--tb=no", "-m", "not slow", "--hypothesis-seed=0"]
+OPTIONS += [f"-pno:{plugin}" for plugin in ("randomly", "cacheprovider", "faulthandler")]
+CRASH = "crash"
 LONGEST = 1.5  # seconds of a test; longer ones are statistical simulations and whole trainings
-IMPORT = "from mutmut.mutation.trampoline import wrap_in_trampoline as _mutmut_mutated, MutantDict"
-
-
-class Active:
-    """The mutant that runs, as (module, name), and the functions that were called."""
-
-    mutant: tuple[str, str] = ("", "")
-    called: set[str] = set()
-
-
-def trampoline(mutants: dict[str, Callable[..., Any]], is_classmethod: bool = False) -> Callable[..., Any]:
-    """Decorates a function that has mutants: calls the active one, or the original."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            original = mutants["_mutmut_orig"]
-            Active.called.add(f"{function.__module__}:{original.__name__}")
-            module, name = Active.mutant
-            chosen = mutants.get(name, original) if module == function.__module__ else original
-            return getattr(args[0], chosen.__name__)(*args[1:], **kwargs) if is_classmethod else chosen(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
-@dataclass(frozen=True)
-class Mutant:
-    module: str
-    name: str
-    function: str
-    """As `Active.called` has it."""
-    was: str
-    becomes: str
-
-    @property
-    def label(self) -> str:
-        """Function and change: a name that does not depend on other mutants."""
-        plain = re.sub(r"^.*:x[_ǁ]|__mutmut_orig$", "", self.function).replace("ǁ", ".")
-        return f"{self.module.removeprefix('paml.')}.{plain}: {self.was}  ->  {self.becomes}"
-
-
-@dataclass
-class Rules:
-    """What `mutants.toml` says."""
-
-    ignored: list[tuple[re.Pattern[str], str]]
-    equivalent: dict[str, str]
-    used: set[str]
-
-    @classmethod
-    def read(cls) -> "Rules":
-        content = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))
-        ignored = [(re.compile(rule["difference"]), rule["reason"]) for rule in content["ignored"]]
-        return cls(ignored, {one["mutant"]: one["reason"] for one in content.get("equivalent", [])}, set())
-
-    def ignores(self, mutant: Mutant) -> bool:
-        """Whether both lines are the same apart from what does not count."""
-        return any(rule.sub("", mutant.was) == rule.sub("", mutant.becomes) for rule, _ in self.ignored)
-
-    def is_equivalent(self, mutant: Mutant) -> bool:
-        self.used.add(mutant.label)
-        return mutant.label in self.equivalent
-
-
-def copied(paths: Iterable[Path]) -> list[Mutant]:
-    """A copy of the project, in which the given modules hold all their mutants."""
-    from mutmut.mutation.file_mutation import mutate_file_contents
-
-    for folder in ("src", "tests"):
-        shutil.rmtree(COPY / folder, ignore_errors=True)
-        shutil.copytree(ROOT / folder, COPY / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(ROOT / "pyproject.toml", COPY)
-    found = []
-    for path in paths:
-        mutated = mutate_file_contents(str(path), path.read_text(encoding="utf-8"))
-        code = mutated.code.replace(IMPORT, "from mutate import trampoline as _mutmut_mutated\nMutantDict = dict")
-        (COPY / path.relative_to(ROOT)).write_text(code, encoding="utf-8")
-        module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
-        lines, spans = mutated.code.splitlines(), mutated.line_span_by_function_name
-
-        def text(name: str, lines: list[str] = lines, spans: Any = spans) -> list[str]:
-            return [line.strip() for line in lines[spans[name].start - 1 : spans[name].end]]
-
-        for name in mutated.mutant_names:
-            original = f"{name.partition('__mutmut')[0]}__mutmut_orig"
-            was, becomes = changed(text(original), text(name))
-            found.append(Mutant(module, name, f"{module}:{original}", was, becomes))
-    return found
-
-
-def changed(before: list[str], after: list[str]) -> tuple[str, str]:
-    """The lines that differ, the line with the function's name aside, unless it alone does."""
-    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    pairs = [(" ".join(before[a:b]), " ".join(after[c:d])) for tag, a, b, c, d in blocks if tag != "equal"]
-    pairs = [(re.sub(r"\w+__mutmut_\w+", "f", was), re.sub(r"\w+__mutmut_\w+", "f", is_)) for was, is_ in pairs]
-    pairs = [pair for pair in pairs if pair[0] != pair[1]]
-    return " ".join(was for was, _ in pairs), " ".join(becomes for _, becomes in pairs).replace(", )", ")")
 
 
 class Loop:
     """A pytest plugin that runs mutants instead of tests."""
 
-    def __init__(self, mutants: list[Mutant], rules: Rules, seconds: float, tests: int, digest: str) -> None:
-        self.mutants, self.rules, self.tests_each, self.digest = mutants, rules, tests, digest
+    def __init__(self, mutants: list[Mutant], digests: dict[str, str], seconds: float, tests_each: int) -> None:
+        """`digests` are those of the modules, by name."""
+        self.mutants, self.digests, self.tests_each = mutants, digests, tests_each
         self.deadline = time.monotonic() + seconds
-        self.known: dict[str, str] = {}
         self.failed: str | None = None
         self.tests: dict[str, pytest.Item] = {}
+        self.test_digests: dict[str, str] = {}
         self.cost: dict[str, float] = {}
         self.callers: dict[str, list[str]] = {}
+        self.found: dict[str, str] = {}
+        """By mutant: the test that killed it, or nothing."""
+        self.hints: dict[str, str] = {}
         self.kills: dict[str, Counter[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -163,93 +69,111 @@ class Loop:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.tests = {item.nodeid: item for item in session.items}
+        for name, item in self.tests.items():
+            self.test_digests[name] = digest(inspect.getsource(item.function))  # type: ignore[attr-defined]
         gc.collect()
         gc.freeze()
-        killers = self._resume()
-        if not self.cost:
-            self._measure()
-        for mutant in sorted(self.mutants, key=lambda one: sum(map(self.cost.get, self._tests(one)))):
-            if mutant.label in self.known:
+        self._measure()
+        self._resume()
+        for mutant in sorted(self.mutants, key=lambda one: sum(self.cost[name] for name in self._tests(one))):
+            if mutant.label in self.found:
                 continue
             if time.monotonic() > self.deadline:
                 break
-            tests = self._ordered(mutant, killers.get(mutant.label))
-            killer = self._run(mutant, tests) if tests else ""
-            self.known[mutant.label] = killer
-            if killer:
-                for place in (mutant.function, mutant.module):
-                    self.kills.setdefault(place, Counter())[killer] += 1
-            with (COPY / "results.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps([self.digest, mutant.label, killer]) + "\n")
+            self._test(mutant)
         return True
 
-    def _resume(self) -> dict[str, str]:
-        """Results of this run so far, and each mutant's last killer."""
-        lines = COPY / "results.jsonl"
-        killers = {}
-        for digest, label, killer in map(json.loads, lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []):
-            if killer in self.tests:
-                killers[label] = killer
-            if digest == self.digest:
-                self.known[label] = killer
-        measured = COPY / "tests.json"
-        if measured.exists():
-            digest, self.cost, self.callers = json.loads(measured.read_text(encoding="utf-8"))
-            if digest != self.digest:
-                self.cost, self.callers = {}, {}
-        return killers
+    def _resume(self) -> None:
+        """What is known: a killed mutant stays so while its module and its killer are the same.
+
+        A survivor stays so while its module and the tests that call it are the same.
+        """
+        lines = (
+            (COPY / "results.jsonl").read_text(encoding="utf-8").splitlines()
+            if (COPY / "results.jsonl").exists()
+            else []
+        )
+        mutants = {mutant.label: mutant for mutant in self.mutants}
+        for label, module_digest, killer, tests_digest in map(json.loads, lines):
+            self.hints[label] = killer
+            if label in mutants and module_digest == self.digests[mutants[label].module]:
+                if tests_digest == self._digest_of(mutants[label], killer):
+                    self.found[label] = killer
+                else:
+                    self.found.pop(label, None)
+
+    def _digest_of(self, mutant: Mutant, killer: str) -> str:
+        """Of what a result depends on: the killer, or all tests."""
+        if killer and killer != CRASH:
+            return self.test_digests.get(killer, "")
+        return digest(*(self.test_digests[name] for name in sorted(self._tests(mutant))), str(self.tests_each))
 
     def _measure(self) -> None:
         """Processor time of each test, and the functions it calls, from a run without any mutant."""
-        path = COPY / "tests.json"
+        path, sources = COPY / "tests.json", digest(*sorted(self.digests.values()))
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        new = [name for name in self.tests if known.get(name, [None])[0] != f"{sources} {self.test_digests[name]}"]
 
-        def all_tests() -> None:
-            cost, callers = {}, {}
-            for name, following in pairwise([*self.tests, None]):
+        def new_tests() -> None:
+            for name, following in pairwise([*new, None]):
+                if time.monotonic() > self.deadline:
+                    break
                 Active.called.clear()
                 begin = time.process_time()
                 self._one(name, following)
-                cost[name] = time.process_time() - begin
-                for function in sorted(Active.called):
-                    callers.setdefault(function, []).append(name)
-            path.write_text(json.dumps([self.digest, cost, callers]), encoding="utf-8")
+                cost = time.process_time() - begin
+                known[name] = [f"{sources} {self.test_digests[name]}", cost, sorted(Active.called)]
+            path.write_text(json.dumps(known), encoding="utf-8")
 
-        failed = self._forked(all_tests, cpu=600)
-        if failed:
-            sys.exit(f"without any mutant, {failed} fails")
-        _, self.cost, self.callers = json.loads(path.read_text(encoding="utf-8"))
+        if new:
+            print(f"measuring {len(new)} tests", flush=True)
+            failed = self._forked(new_tests, cpu=900)
+            if failed:
+                pytest.exit(f"without any mutant, {failed} fails", returncode=1)
+            known = json.loads(path.read_text(encoding="utf-8"))
+        for name in self.tests.keys() & known.keys():
+            _, self.cost[name], called = known[name]
+            for function in called:
+                self.callers.setdefault(function, []).append(name)
 
     def _tests(self, mutant: Mutant) -> list[str]:
         return [name for name in self.callers.get(mutant.function, []) if self.cost[name] <= LONGEST]
 
-    def _ordered(self, mutant: Mutant, killer: str | None) -> list[str]:
-        """Killers first, then one case of every test before the second of any."""
+    def _ordered(self, mutant: Mutant) -> list[str]:
+        """The last killer, then those of the neighbours; then one case of every test before the second of any."""
         near, far = (self.kills.get(place, Counter()) for place in (mutant.function, mutant.module))
         case, seen = {}, Counter[str]()
-        for name in sorted(self._tests(mutant), key=lambda name: hashlib.md5(name.encode()).digest()):
+        for name in sorted(self._tests(mutant), key=digest):
             case[name] = seen[name.partition("[")[0]]
             seen[name.partition("[")[0]] += 1
-        key = {name: (name != killer, -near[name], -far[name], case[name], self.cost[name]) for name in case}
+        hint = self.hints.get(mutant.label)
+        key = {name: (name != hint, -near[name], -far[name], case[name], self.cost[name]) for name in case}
         return sorted(key, key=key.__getitem__)[: self.tests_each]
 
-    def _run(self, mutant: Mutant, tests: list[str]) -> str:
-        """The test that killed the mutant; empty if none did."""
+    def _test(self, mutant: Mutant) -> None:
+        tests = self._ordered(mutant)
 
         def all_tests() -> None:
             Active.mutant = (mutant.module, mutant.name)
             for name, following in pairwise([*tests, None]):
                 self._one(name, following)
 
-        return self._forked(all_tests, cpu=10 + 5 * sum(self.cost[name] for name in tests))
+        killer = self._forked(all_tests, cpu=10 + 5 * sum(self.cost[name] for name in tests)) if tests else ""
+        self.found[mutant.label] = killer
+        for place in (mutant.function, mutant.module) if killer else ():
+            self.kills.setdefault(place, Counter())[killer] += 1
+        line = [mutant.label, self.digests[mutant.module], killer, self._digest_of(mutant, killer)]
+        with (COPY / "results.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def _one(self, name: str, following: str | None) -> None:
-        item, following_item = self.tests[name], None if following is None else self.tests[following]
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following_item)
+        item, next_item = self.tests[name], None if following is None else self.tests[following]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
         if self.failed:
             sys.exit(1)
 
     def _forked(self, work: Callable[[], None], cpu: float) -> str:
-        """Do the work in a child process; the test that failed in it, or "timeout", or nothing."""
+        """Do the work in a child process; the test that failed in it, or a crash (also after too long), or nothing."""
         folder = Path(tempfile.mkdtemp(prefix="mutant-"))
         child = os.fork()
         if child == 0:
@@ -263,11 +187,9 @@ class Loop:
                 factory._basetemp = folder
                 work()
                 code = 0
-            except BaseException as error:  # noqa: BLE001 - the mutant may do anything
-                self.failed = self.failed or repr(error)
             finally:
-                if code:
-                    (folder / "failed").write_text(self.failed or "", encoding="utf-8")
+                if code and self.failed:
+                    (folder / "failed").write_text(self.failed, encoding="utf-8")
                 os._exit(code)
         status, patience = None, time.monotonic() + 20 * cpu
         while status is None and time.monotonic() < patience:
@@ -278,7 +200,7 @@ class Loop:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         told = folder / "failed"
-        failed = told.read_text(encoding="utf-8") if told.exists() else "" if status == 0 else "timeout"
+        failed = told.read_text(encoding="utf-8") if told.exists() else "" if status == 0 else CRASH
         shutil.rmtree(folder, ignore_errors=True)
         return failed
 
@@ -303,30 +225,22 @@ def prepare_once(prepare: Callable[..., Any]) -> Callable[..., Any]:
     return remembered
 
 
-def digest_of(only: Iterable[Path]) -> str:
-    """Of what a run depends on."""
-    files = [*only, *(ROOT / "tests").rglob("*.py"), *(ROOT / "src").rglob("*.toml")]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()[:12]
-
-
-def report(mutants: list[Mutant], loop: Loop) -> None:
+def report(mutants: list[Mutant], equivalent: list[Mutant], loop: Loop) -> None:
     """Figures by module, then the survivors."""
-    rules, count = loop.rules, Counter[tuple[str, str]]()
-    survivors = []
-    for mutant in mutants:
-        killer = loop.known.get(mutant.label)
+    count, survivors = Counter[tuple[str, str]](), []
+    for mutant in [*mutants, *equivalent]:
+        killer = loop.found.get(mutant.label)
         kind = "open" if killer is None else "killed" if killer else "survived"
-        if kind != "killed" and rules.is_equivalent(mutant):
-            kind = "equivalent"
+        kind = "equivalent" if mutant in equivalent else kind
+        count[mutant.module, kind] += 1
         if kind == "survived":
             survivors.append(mutant.label + ("" if loop._tests(mutant) else "  (no test calls it)"))
-        count[mutant.module, kind] += 1
     kinds = ("killed", "survived", "equivalent", "open")
-    print(f"\n{'module':32}" + "".join(f"{kind:>12}" for kind in kinds) + f"{'share':>9}")
+    print(f"\n{'module':28}" + "".join(f"{kind:>12}" for kind in kinds) + f"{'killed':>9}")
     for module in [*dict.fromkeys(mutant.module for mutant in mutants), "all"]:
         number = [sum(n for (name, k), n in count.items() if k == kind and module in (name, "all")) for kind in kinds]
         share = number[0] / max(number[0] + number[1], 1)
-        print(f"{module:32}" + "".join(f"{n:12}" for n in number) + f"{share:9.1%}")
+        print(f"{module.removeprefix('paml.'):28}" + "".join(f"{n:12}" for n in number) + f"{share:9.1%}")
     print(f"\n{len(survivors)} survivors", *sorted(survivors), sep="\n  ")
 
 
@@ -334,31 +248,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("only", nargs="*", help="modules, such as engine/heads; all by default")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time, to go on later")
-    parser.add_argument("--tests", type=int, default=1000, help="at most so many per mutant, for a first look")
+    parser.add_argument("--tests", type=int, default=10_000, help="at most so many per mutant, for a first look")
+    parser.add_argument("--every", type=int, default=1, help="a random sample: one of so many mutants")
     asked = parser.parse_args()
     COPY.mkdir(parents=True, exist_ok=True)
     package = ROOT / "src" / "paml"
     paths = [path for pattern in MODULES for path in sorted(package.glob(pattern)) if path.name != "__init__.py"]
-    digest = digest_of(paths)
-    every = copied(paths)
-    rules = Rules.read()
-    wanted = [mutant for mutant in every if not asked.only or any(
-        mutant.module.replace(".", "/").startswith(f"paml/{one}") for one in asked.only)]
-    counted = {mutant.label: mutant for mutant in wanted if not rules.ignores(mutant)}
+    made, rules = copied(paths), Rules.read()
+    unknown = set(rules.equivalent) - {mutant.label for mutant in made}
+    if unknown:
+        sys.exit("mutants.toml: no such mutant:\n  " + "\n  ".join(sorted(unknown)))
+    wanted = [one for one in made if not asked.only or one.path.startswith(tuple(asked.only))]
+    wanted = [one for one in wanted if int(digest(one.label), 16) % asked.every == 0]
+    counted = {one.label: one for one in wanted if not rules.ignores(one)}.values()
     print(f"{len(wanted)} mutants, of which {len(wanted) - len(counted)} do not count", flush=True)
+    equivalent = [one for one in counted if one.label in rules.equivalent]
+    mutants = [one for one in counted if one.label not in rules.equivalent]
     os.chdir(COPY)
     sys.path[:0] = [str(COPY / "src"), str(COPY / "tests")]
-    sys.modules["mutate"] = sys.modules[__name__]  # what the mutated code imports
     import paml
 
     assert Path(paml.__file__).is_relative_to(COPY), paml.__file__
     paml.prepare = prepare_once(paml.prepare)
-    loop = Loop(list(counted.values()), rules, asked.seconds, asked.tests, f"{digest} {asked.tests}")
-    options = ["-q", "-s", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0", "--tb=no"]
-    code = pytest.main([*options, *(name for name in TESTS if (COPY / name).exists())], plugins=[loop])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+    loop = Loop(mutants, {module_of(path): digest(path) for path in paths}, asked.seconds, asked.tests)
+    tests = dict.fromkeys(name for one in mutants for name in TESTS[one.path.partition("/")[0]])
+    code = pytest.main([*OPTIONS, *tests], plugins=[loop])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         sys.exit(int(code))
-    report(list(counted.values()), loop)
+    report(mutants, equivalent, loop)
 
 
 if __name__ == "__main__":

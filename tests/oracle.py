@@ -74,7 +74,8 @@ class Oracle:
         """Of every distinct item: vector, bias of the outputs, and what choosing it says about a user."""
         recipe, items, batch = self.recipe, self.learner.network.items, self.batch
         none = [self.theta[0].new_zeros(self.outputs)] * batch.items.count
-        if recipe.network == "factors":  # one vector: the sum of the item's and its fields', and unknown items have none
+        if recipe.network == "factors":
+            # one vector, the sum of the item's own and its fields'; unknown items have none of their own
             whole = self._embedded(items.fields, batch.items, summed=True)
             numbers = items.known.codes_I[batch.item_N].tolist()
             whole = [fields + items.own[k] if k else fields for fields, k in zip(whole, numbers, strict=True)]
