@@ -8,7 +8,6 @@ build/mutants as long as the sources and tests behind it stay the same.
 import argparse
 import functools
 import gc
-import hashlib
 import inspect
 import json
 import os
@@ -37,7 +36,8 @@ MODULES = (
     "analysis/fairness.py",
 )
 NETWORKS = ("tests/engine", "tests/methods", "tests/training/test_paper.py")
-TESTS = {"engine": NETWORKS, "methods": NETWORKS, "evaluation": ("tests/evaluation",), "analysis": ("tests/analysis",)}
+STATISTICS = ("tests/analysis/test_hypothesis_tests.py", "tests/analysis/test_comparisons.py")
+TESTS = {"engine": NETWORKS, "methods": NETWORKS, "evaluation": ("tests/evaluation",), "analysis": STATISTICS}
 """By package; tests mirror packages, and what others notice by chance does not count."""
 OPTIONS = ["-qq", "-s", "--tb=no", "-m", "not slow", "--hypothesis-seed=0"]
 OPTIONS += [f"-pno:{plugin}" for plugin in ("randomly", "cacheprovider", "faulthandler")]
@@ -206,18 +206,16 @@ class Loop:
 
 
 def prepare_once(prepare: Callable[..., Any]) -> Callable[..., Any]:
-    """Synthetic data sets are prepared once for all mutants: no module that is mutated takes part in it."""
+    """Data sets are prepared once for all mutants: no module that is mutated takes part in it."""
     import paml
 
     @functools.wraps(prepare)
-    def remembered(*args: Any, **settings: Any) -> Any:
-        if args != ("synthetic",):
-            return prepare(*args, **settings)
-        del settings["out"]
-        kept = COPY / "data" / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    def remembered(source: str, path: Path | None = None, out: Path | None = None, **settings: Any) -> Any:
+        tables = sorted(path.iterdir()) if path is not None and path.is_dir() else []
+        kept = COPY / "data" / digest(source, json.dumps(settings, sort_keys=True, default=str), *tables)
         if not kept.exists():
             part = Path(tempfile.mkdtemp(dir=COPY)) / "data"
-            prepare(*args, out=part, **settings)
+            prepare(source, path, part, **settings)
             kept.parent.mkdir(exist_ok=True)
             part.rename(kept)
         return paml.open_data(kept)

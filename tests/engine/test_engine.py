@@ -221,6 +221,18 @@ def test_the_prior_variance_limits_how_far_a_user_moves(world: paml.Dataset) -> 
     assert (support <= none.loss(none.adapt(none.embed(batch)), batch.support) + 1e-9).all()
 
 
+def test_by_default_one_step_of_second_order_is_taken(world: paml.Dataset) -> None:
+    learner, batch, _ = make(world, "melu")
+    embedded, support = learner.embed(batch), batch.support
+    x, theta = learner.network.first_input(embedded, support), learner.network.decision.theta()
+    rate = learner.rates(embedded.h_BH)
+    adaptation = engine.adapt(theta, x, support.y_BR, support.mask_BR, learner.head, rate)
+    assert len(adaptation.steps) == 1
+    assert adaptation.steps[0].gradients[0].requires_grad
+    with pytest.raises(AssertionError, match="no gradient was computed"):
+        engine.Adaptation(adaptation.layers).gradient_norm()
+
+
 def test_zero_steps_and_zero_rate_return_theta(world: paml.Dataset) -> None:
     none, batch, _ = make(world, "melu", inner_steps=0)
     zero, _, _ = make(world, "melu", inner_steps=3, inner_rate=0.0)
