@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := paml-demo
 PORT   ?= 8000
 
-.PHONY: demo serve test test-slow lint bench clean
+.PHONY: demo serve test test-slow lint bench mutate clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -32,6 +32,10 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# Which changes of the code would no test notice? ONLY=engine/heads for a module; docs/mutation.md.
+mutate: $(VENV)/.installed-mutate
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutate.py $(ONLY)
+
 clean:
 	rm -rf $(VENV) build
 
@@ -46,4 +50,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-mutate: $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,mutate]'
 	@touch $@

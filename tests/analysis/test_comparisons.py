@@ -332,6 +332,31 @@ def test_gap_by_hand() -> None:
     assert both.interval.high - both.interval.low < (found.interval.high - found.interval.low) / 3
 
 
+def test_intervals_are_the_same_in_every_call_and_their_seed_is_0() -> None:
+    rows = rows_of(simulated(np.random.default_rng(14), 2, 1, 30))
+    for found, again, other in (
+        (fairness.gap(rows, "m1", "mse"), *(fairness.gap(rows, "m1", "mse", seed=seed) for seed in (0, 1))),
+        (
+            fairness.gap_difference(rows, "m1", "m0", "mse"),
+            *(fairness.gap_difference(rows, "m1", "m0", "mse", seed=seed) for seed in (0, 1)),
+        ),
+        (
+            statistics.paired(rows, "m1", "m0", "mse"),
+            *(statistics.paired(rows, "m1", "m0", "mse", seed=seed) for seed in (0, 1)),
+        ),
+        (
+            statistics.paired_table(rows, "m0", "mse")[0],
+            *(statistics.paired_table(rows, "m0", "mse", seed=seed)[0] for seed in (0, 1)),
+        ),
+    ):
+        assert found == again
+        assert found.interval != other.interval
+    assert fairness.gap(rows, "m1", "mse", resamples=0).interval is None
+    assert fairness.gap_difference(rows, "m1", "m0", "mse", resamples=0).interval is None
+    assert statistics.paired(rows, "m1", "m0", "mse", resamples=0).interval is None
+    assert statistics.paired_table(rows, "m0", "mse", resamples=0)[0].interval is None
+
+
 def test_equality_is_found_where_it_is_and_rarely_where_the_gap_is_the_margin() -> None:
     rng, users = np.random.default_rng(12), 300
     minor_U = np.arange(users) % 3 == 0

@@ -79,6 +79,37 @@ def test_fewer_than_two_users_decide_nothing(left: np.ndarray) -> None:
     assert inference.difference_interval(left, right, rng) is None
 
 
+def test_two_users_are_enough() -> None:
+    left, right = np.array([1.0, 2.5]), np.array([4.0, 4.5])
+    assert two_sided(mean_of(left)) == pytest.approx(stats.ttest_1samp(left, 0).pvalue)
+    assert two_sided(student(left, right)) == pytest.approx(stats.ttest_ind(left, right).pvalue)
+    assert two_sided(welch(left, right)) == pytest.approx(stats.ttest_ind(left, right, equal_var=False).pvalue)
+    assert inference.wilcoxon_p(left) == pytest.approx(stats.wilcoxon(left).pvalue)
+    found = inference.difference_interval(left, right, np.random.default_rng(0))
+    assert found is not None
+    assert found.high < 0
+
+
+def test_estimates_by_hand() -> None:
+    left, right = np.array([1.0, 3.0, 5.0]), np.array([2.0, 4.0])
+    assert mean_of(left) == pytest.approx((3.0, (4 / 3) ** 0.5, 2))
+    assert student(left, right) == pytest.approx((0.0, (10 / 3 * (1 / 3 + 1 / 2)) ** 0.5, 3))
+    freedom = (4 / 3 + 1) ** 2 / ((4 / 3) ** 2 / 2 + 1)
+    assert welch(left, right + 1) == pytest.approx((-1.0, (4 / 3 + 1) ** 0.5, freedom))
+    still = np.ones(4)
+    assert welch(still, still) == pytest.approx((0.0, 0.0, 6))  # without any spread, as if both had the same
+
+
+def test_what_is_not_finite_is_none() -> None:
+    assert inference.finite(1.5) == 1.5
+    assert inference.finite(float("nan")) is inference.finite(float("inf")) is None
+    assert t_interval(inference.Estimate(1.7e308, 1e307, 5)) is None  # only one end overflows
+    assert t_interval(inference.Estimate(-1.7e308, 1e307, 5)) is None
+    assert t_interval(inference.Estimate(1.0, 0.0, 5)) == Interval(1.0, 1.0)
+    assert two_sided(inference.Estimate(float("nan"), 1.0, 5)) is None
+    assert equivalence(inference.Estimate(float("nan"), 1.0, 5), 0.1) is None
+
+
 def test_two_users_give_an_interval() -> None:
     found = inference.mean_interval(np.array([1.0, 2.0]), np.random.default_rng(0))
     assert found == Interval(1.0, 2.0)
@@ -140,3 +171,5 @@ def test_bootstrap_in_chunks_is_the_same_in_bounded_memory(monkeypatch: pytest.M
 
 def test_no_resamples_no_interval() -> None:
     assert inference.mean_interval(np.arange(5.0), np.random.default_rng(0), 0) is None
+    assert inference.difference_interval(np.arange(5.0), np.arange(3.0), np.random.default_rng(0), 0) is None
+    assert inference.mean_interval(np.arange(5.0), np.random.default_rng(0), 1) is not None

@@ -2,42 +2,26 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import paml
-from oracle import oracle_objective, run_oracle
+from learners import FACTORS, deviation, make
+from oracle import Oracle
 from paml.engine import adapt as engine, layers
 from paml.engine.layers import PersonalLayer
 from paml.engine.solvers import GradientSteps
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.tasks import Tasks
-from paml.methods.learner import Learner
+from paml.methods.learner import Ensemble, Learner
 from paml.methods.memory import MemoryRate
-from paml.methods.registry import METHODS, build_learner, find_method, fit_to_data
+from paml.methods.objectives import query_loss, regularised_query_loss
+from paml.methods.registry import METHODS, build_learner, find_method
 from paml.network.build import DataShape
-from paml.training.recipe import Recipe, load_recipe
-from smalltables import write_tables
+from paml.training.recipe import load_recipe
 
 TOLERANCE = 1e-8
-SMALL = {"embedding_size": 4, "hidden": (7, 5), "neighbours": 3, "memory_size": 12, "kernel_delta": 0.05}
-STRONG = {
-    "inner_rate": 0.25,
-    "rate_scale": 0.5,
-    "warmup_rate": 0.25,
-    "gamma": 0.1,
-}
-FACTORS = {
-    "network": "factors",
-    "multi_pooling": "root",
-    "hidden": (),
-    "item_embedding": 3,
-    "prior_from_profile": True,
-    "prior_from_items": 2,
-    "pseudo_count": 2.0,
-}
 HEADS = ("value", "classes", "click")
 
 
@@ -49,48 +33,10 @@ def fits(method: str, head: str) -> bool:
 PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, head)]
 
 
-@pytest.fixture(scope="session")
-def context_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
-    """The tables of conftest.py, with a context field."""
-    folder = write_tables(tmp_path_factory.mktemp("context") / "tables")
-    schema = folder / "schema.toml"
-    schema.write_text(
-        schema.read_text().replace('time = "when"\n', 'context = { late = { kind = "numeric", column = "when" } }\n')
-    )
-    return paml.prepare("tables", folder, folder.parent / "data", cold_share=1)
-
-
-def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
-    """A learner in double precision and one training batch; AT-PAML's memory holds some nodes."""
-    recipe = load_recipe("paper", method, {**SMALL, **STRONG, **settings})
-    learner = build_learner(method, DataShape.of(data), recipe, torch.Generator().manual_seed(1)).double()
-    fit_to_data([learner], data)
-    if getattr(learner.network.items, "bias", None) is not None:
-        torch.nn.init.normal_(learner.network.items.bias, generator=torch.Generator().manual_seed(2))
-    loader = Loader(data, dtype=torch.float64)
-    batches = Tasks.of(data, "train").episodes(users, np.random.default_rng(3), random_support=True)
-    first, second = (loader.load(batch) for batch in itertools.islice(batches, 2))
-    learner.rates.begin_epoch(0)
-    with torch.no_grad():
-        step = learner.rates.in_training(learner.embed(second).h_BH, second.user_B).memory
-        if step is not None:
-            learner.rates.finish_step(step, recipe.outer_rate)
-        learner.rates.begin_epoch(1)
-    return learner, first, recipe
-
-
 def gradients(loss: Tensor, learner: Learner) -> list[Tensor]:
     parameters = list(learner.parameters())
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-
-
-def deviation(left: list[Tensor], right: list[Tensor]) -> float:
-    return max(
-        float(((a - b).abs().max() / (1 + b.abs().max())).detach())
-        for a, b in zip(left, right, strict=True)
-        if a.numel()
-    )
 
 
 LARGEST: dict[str, float] = {}
@@ -119,18 +65,32 @@ def test_agrees_with_the_oracle(
     data = click_world if head == "click" else world
     learner, batch, recipe = make(data, method, head=head, inner_steps=steps)
     loss = find_method(method).objective(recipe)(learner, batch).value
-    expected = oracle_objective(method, learner, batch, recipe.gamma)
+    expected = Oracle(method, learner, batch, recipe).objective()
     found = [deviation([loss], [expected]), deviation(gradients(loss, learner), gradients(expected, learner))]
-    oracle = run_oracle(learner, batch)
+    oracle = Oracle(method, learner, batch, recipe).run()
     adapted = learner.adapt_in_training(learner.embed(batch), batch.user_B)
     outputs = learner.outputs(adapted, batch.query)
-    found.append(
-        deviation([out[mask.bool()] for out, mask in zip(outputs, batch.query.mask_BR, strict=True)], oracle.outputs)
-    )
+    for whole, expected_rows in ((outputs, oracle.outputs), (learner.head.predict(outputs), oracle.predictions)):
+        rows = [row_R[mask.bool()] for row_R, mask in zip(whole, batch.query.mask_BR, strict=True)]
+        found.append(deviation(rows, expected_rows))
     if steps and METHODS[method].solver is GradientSteps:
         found.append(deviation([adapted.adaptation.gradient_norm()], [oracle.gradient_norm_B]))
     LARGEST[f"{method} {head} {steps} steps {form}"] = max(found)
     assert max(found) < TOLERANCE
+
+
+@pytest.mark.parametrize(("method", "head"), PAIRS)
+def test_predictions_in_use_agree_with_the_oracle(
+    method: str, head: str, world: paml.Dataset, click_world: paml.Dataset
+) -> None:
+    """Outside training: AT-PAML reads its memory with fewer neighbours, and users have no nodes of their own."""
+    learner, batch, recipe = make(click_world if head == "click" else world, method, head=head, neighbours_inference=2)
+    oracle = Oracle(method, learner, batch, recipe).run(training=False)
+    predicted_BR, rate_B = Ensemble([learner]).predict(batch)
+    rows = [row_R[mask.bool()] for row_R, mask in zip(predicted_BR, batch.query.mask_BR, strict=True)]
+    assert deviation(rows, oracle.predictions) < TOLERANCE
+    mean = [torch.cat([part.flatten() for part in ([r] if isinstance(r, Tensor) else r)]).mean() for r in oracle.rate]
+    assert deviation([rate_B], [torch.stack(mean)]) < TOLERANCE
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -140,9 +100,19 @@ def test_agrees_with_item_embedding_bias_context_and_first_order(method: str, co
         learner, batch, recipe = make(context_world, method, **settings)
         assert learner.network.context.fields
         loss = find_method(method).objective(recipe)(learner, batch).value
-        expected = oracle_objective(method, learner, batch, recipe.gamma)
+        expected = Oracle(method, learner, batch, recipe).objective()
         assert deviation([loss], [expected]) < TOLERANCE
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_agrees_to_first_order_without_context(head: str, world: paml.Dataset, click_world: paml.Dataset) -> None:
+    data = click_world if head == "click" else world
+    learner, batch, recipe = make(data, "paml", head=head, inner_steps=2, first_order=True)
+    loss = find_method("paml").objective(recipe)(learner, batch).value
+    expected = Oracle("paml", learner, batch, recipe).objective()
+    assert deviation([loss], [expected]) < TOLERANCE
+    assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
 
 
 @pytest.mark.parametrize(("method", "head"), PAIRS)
@@ -153,7 +123,7 @@ def test_agrees_with_item_factors_user_priors_and_pseudo_count(
         data = click_world if head == "click" else context_world
         learner, batch, recipe = make(data, method, **{**FACTORS, "head": head, "hidden": hidden, "inner_steps": 2})
         loss = find_method(method).objective(recipe)(learner, batch).value
-        expected = oracle_objective(method, learner, batch, recipe.gamma)
+        expected = Oracle(method, learner, batch, recipe).objective()
         assert deviation([loss], [expected]) < TOLERANCE
         assert deviation(gradients(loss, learner), gradients(expected, learner)) < TOLERANCE
 
@@ -194,6 +164,29 @@ def test_reg_paml_at_gamma_zero_is_paml(world: paml.Dataset) -> None:
     assert deviation(gradients(left, paml_learner), gradients(right, reg_learner)) == 0
 
 
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
+def test_the_regulariser_agrees_with_the_oracle_and_keeps_the_memory(gamma: float, world: paml.Dataset) -> None:
+    learner, batch, recipe = make(world, "reg_paml", gamma=gamma)
+    expected = Oracle("reg_paml", learner, batch, recipe).objective()
+    assert deviation([regularised_query_loss(gamma)(learner, batch).value], [expected]) < TOLERANCE
+    assert deviation([find_method("reg_paml").objective(recipe)(learner, batch).value], [expected]) < TOLERANCE
+    with_memory, batch, _ = make(world, "at_paml")
+    assert regularised_query_loss(gamma)(with_memory, batch).memory is not None
+    assert query_loss(with_memory, batch).memory is not None
+
+
+@pytest.mark.parametrize("method", ["paml", "reg_paml"])
+def test_the_discount_of_a_users_bias_reaches_the_objective(method: str, world: paml.Dataset) -> None:
+    learner, batch, recipe = make(world, method, user_bias_discount=0.5)
+    plain = find_method(method).objective(recipe.model_copy(update={"user_bias_discount": 0.0}))(learner, batch)
+    found = find_method(method).objective(recipe)(learner, batch)
+    adapted = learner.adapt(learner.embed(batch))
+    error_BR = learner.outputs(adapted, batch.query).squeeze(-1) - batch.query.y_BR
+    means = [row_R[mask.bool()].mean() for row_R, mask in zip(error_BR, batch.query.mask_BR, strict=True)]
+    discount = 0.5 * torch.stack(means).square().mean()
+    assert deviation([plain.value - found.value], [discount]) < TOLERANCE
+
+
 def test_meta_sgd_starts_as_melu(world: paml.Dataset) -> None:
     melu, batch, _ = make(world, "melu", inner_steps=3)
     meta_sgd, _, _ = make(world, "meta_sgd", inner_steps=3)
@@ -226,6 +219,18 @@ def test_the_prior_variance_limits_how_far_a_user_moves(world: paml.Dataset) -> 
     assert torch.allclose(losses(none, batch), losses(tight, batch), rtol=1e-3)
     support = wide.loss(wide.adapt(wide.embed(batch)), batch.support)
     assert (support <= none.loss(none.adapt(none.embed(batch)), batch.support) + 1e-9).all()
+
+
+def test_by_default_one_step_of_second_order_is_taken(world: paml.Dataset) -> None:
+    learner, batch, _ = make(world, "melu")
+    embedded, support = learner.embed(batch), batch.support
+    x, theta = learner.network.first_input(embedded, support), learner.network.decision.theta()
+    rate = learner.rates(embedded.h_BH)
+    adaptation = engine.adapt(theta, x, support.y_BR, support.mask_BR, learner.head, rate)
+    assert len(adaptation.steps) == 1
+    assert adaptation.steps[0].gradients[0].requires_grad
+    with pytest.raises(AssertionError, match="no gradient was computed"):
+        engine.Adaptation(adaptation.layers).gradient_norm()
 
 
 def test_zero_steps_and_zero_rate_return_theta(world: paml.Dataset) -> None:

@@ -1,19 +1,21 @@
-"""The paper's lemmas on the two-group problem, with corrected algebra, and the upper bound behind REG-PAML;
-and whom a rate of one's own helps if ratings are noisy.
+"""The paper's lemmas on the two-group problem, and the upper bound behind REG-PAML on the engine's own numbers.
 
 L_i(theta) = (theta - x_i)^2: after a step theta_i - x_i = (1 - 2 alpha_i)(theta - x_i); the paper writes 1 + 2 alpha.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from scipy.optimize import minimize_scalar
+from torch import Tensor
 
-from paml.data.schema import Target
-from paml.engine.adapt import RatePerUser, adapt, forward
-from paml.engine.heads import HeadSettings, head_for
-from paml.engine.layers import LayerInput, Weights
+import paml
+from learners import make
+from paml.engine.adapt import Adaptation
+from paml.engine.layers import SharedLayer
 
 share = st.floats(0.5, 0.99)
 rate = st.floats(0.0, 0.45)
@@ -59,83 +61,127 @@ def test_lemma_2_its_own_rate_helps_the_minor_group_and_the_whole(
     assert loss(theta_own, p, x, own) <= loss(theta_same, p, x, same) + 1e-12
 
 
-def test_upper_bound_behind_the_regulariser() -> None:
-    """To first order |L_i(theta_i) - L_j(theta_j)| <= |L_i - L_j| + g_i^2 a_i + g_j^2 a_j; summed over pairs."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        users, width = rng.integers(2, 12), rng.integers(1, 6)
-        base, gradient = rng.random(users) * 3, rng.normal(size=(users, width))
-        alpha = rng.random(users) * 0.3
-        norm = (gradient**2).sum(axis=1)
-        adapted = base - alpha * norm  # Taylor: L(theta - a g) = L - a |g|^2
-        left = sum(abs(adapted[i] - adapted[j]) for i in range(users) for j in range(i))
-        constant = sum(abs(base[i] - base[j]) for i in range(users) for j in range(i))
-        assert left <= (users - 1) * np.sum(norm * alpha) + constant + 1e-12
+def papers_rate(p1: float, alpha: float) -> float:
+    """alpha_2 of the proof of Lemma 2 (App. A.1), with q_1, q_2 the densities p_1, p_2."""
+    return ((2 * alpha + 1) * np.sqrt(p1 / (1 - p1)) - 1) / 2
 
 
-# Noisy ratings. User i of group g likes x_i = m_g + a personal part of variance v_g, and gives n ratings x_i + noise of
-# variance c n. One step with s = 2 alpha from theta_g (= m_g: a network that reads profiles learns it) leaves
-# E (theta_i - x_i)^2 = (1 - s)^2 v_g + s^2 c, smallest at s_g = v_g / (v_g + c), where it is v_g c / (v_g + c).
+def errors(p1: float, alpha: float, sign: int) -> tuple[float, float, float, float]:
+    """Minor group's error and total loss with one rate, then with the paper's alpha_2; x = (0, 1).
+
+    A step leaves (1 + sign 2 alpha)(theta - x): sign is 1 in the paper's algebra and -1 in truth.
+    """
+    found = []
+    p, x = np.array([p1, 1 - p1]), np.array([0.0, 1.0])
+    for minor_rate in (alpha, papers_rate(p1, alpha)):
+        left_over = 1 + sign * 2 * np.array([alpha, minor_rate])
+        weight = p * left_over**2
+        error = (left_over * (np.sum(weight * x) / np.sum(weight) - x)) ** 2
+        found += [error[1], np.sum(p * error)]
+    return tuple(found)
 
 
-def risk(s: float, v: float, c: float) -> float:
-    """Expected squared error after the step, above the noise of the rating to be predicted."""
-    return (1 - s) ** 2 * v + s**2 * c
+@given(share, rate)
+def test_lemma_2_with_the_papers_rate_fails_in_the_papers_own_algebra(p1: float, alpha: float) -> None:
+    """Its alpha_2 moves theta to the middle, nearer to the minor group. But what a step leaves then grows by more:
+
+    minor error (1 + 2 alpha)^2 p_1 / (4 p_2), before p_1^2; total (1 + 2 alpha)^2 p_1 / 2, before p_1 p_2.
+    """
+    p2 = 1 - p1
+    minor, total, papers_minor, papers_total = errors(p1, alpha, sign=1)
+    grown = (1 + 2 * alpha) ** 2
+    assert (minor, total) == pytest.approx((grown * p1**2, grown * p1 * p2))
+    assert (papers_minor, papers_total) == pytest.approx((grown * p1 / (4 * p2), grown * p1 / 2))
+    assert papers_minor >= minor * (1 - 1e-9)  # equal only for groups of the same size
+    assert papers_total >= total * (1 - 1e-9)
+    if p1 > 0.51:
+        assert papers_minor > minor
+        assert papers_total > total
 
 
-def best_risk(v: float, c: float) -> float:
-    return v * c / (v + c)
+@given(share, rate)
+def test_lemma_2_with_the_papers_rate_holds_for_groups_that_are_not_too_unequal(p1: float, alpha: float) -> None:
+    """In the right algebra both claims hold if sqrt(p_1 / p_2) <= (3 - 2 alpha) / (1 + 2 alpha).
+
+    Beyond that the total loss rises, and the minor group's error rises too, unless the step overshoots so far that
+    theta lies next to the minor group: |1 - 2 alpha_2| >= (1 - 2 alpha) p_1 / p_2.
+    """
+    ratio, limit = np.sqrt(p1 / (1 - p1)), (3 - 2 * alpha) / (1 + 2 * alpha)
+    assume(abs(ratio - limit) > 1e-6)
+    minor, total, papers_minor, papers_total = errors(p1, alpha, sign=-1)
+    assert (papers_total <= total * (1 + 1e-9)) == (ratio < limit)
+    far = abs(1 - 2 * papers_rate(p1, alpha)) / ((1 - 2 * alpha) * p1 / (1 - p1))
+    assume(abs(far - 1) > 1e-6)
+    assert (papers_minor <= minor * (1 + 1e-9)) == (ratio < limit or far > 1)
 
 
-def gain(p: np.ndarray, v: np.ndarray, c: float) -> float:
-    """What the best rate per group gains over the best rate for all: a Jensen gap of v -> v c / (v + c)."""
-    return best_risk(float(p @ v), c) - float(p @ [best_risk(each, c) for each in v])
+def test_lemma_2_with_the_papers_rate_fails_for_a_small_minor_group() -> None:
+    """19 users to 1 and alpha = 0: alpha_2 is 1.7, and the step overshoots; the paper's groups (65:35) are safe."""
+    minor, total, papers_minor, papers_total = errors(0.95, 0.0, sign=-1)
+    assert papers_rate(0.95, 0.0) == pytest.approx(1.679, abs=1e-3)
+    assert (minor, papers_minor) == pytest.approx((0.9025, 3.329), abs=1e-3)
+    assert (total, papers_total) == pytest.approx((0.0475, 0.2152), abs=1e-4)
+    minor, total, papers_minor, papers_total = errors(0.65, 1e-3, sign=-1)
+    assert papers_minor < minor
+    assert papers_total < total
 
 
-variance = st.floats(0.01, 4)
+def bound_of(data: paml.Dataset, rate_scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Support losses of 32 users at theta and after the step, alpha |g|^2, and user embeddings; recipe `paper`."""
+    sizes = {"embedding_size": 32, "hidden": (320, 192)}
+    learner, batch, _ = make(data, "reg_paml", users=32, rate_scale=rate_scale, **sizes)
+    with torch.no_grad():
+        adapted = learner.adapt(learner.embed(batch))
+        layers = tuple(SharedLayer(weights) for weights in learner.network.decision.theta())
+        at_theta = learner.loss(replace(adapted, adaptation=Adaptation(layers)), batch.support)
+        first_order = adapted.rate.per_user(32) * adapted.adaptation.gradient_norm()
+        return at_theta, learner.loss(adapted, batch.support), first_order, adapted.embedded.h_BH
 
 
-@given(variance, variance)
-def test_best_rate_shrinks_by_what_is_personal_against_what_is_noise(v: float, c: float) -> None:
-    found = minimize_scalar(lambda s: risk(s, v, c))
-    assert v / (v + c) == pytest.approx(found.x, abs=1e-4)
-    assert best_risk(v, c) == pytest.approx(found.fun, rel=1e-6)
+def apart(value_U: Tensor) -> Tensor:
+    """|v_i - v_j| of all pairs i > j."""
+    i, j = torch.tril_indices(len(value_U), len(value_U), offset=-1)
+    return (value_U[i] - value_U[j]).abs()
 
 
-@given(share, variance, variance, variance)
-def test_gain_of_group_rates_is_a_jensen_gap(p1: float, v1: float, v2: float, c: float) -> None:
-    p, v = np.array([p1, 1 - p1]), np.array([v1, v2])
-    one = minimize_scalar(lambda s: float(p @ [risk(s, each, c) for each in v])).fun
-    own = sum(p[k] * minimize_scalar(lambda s, k=k: risk(s, v[k], c)).fun for k in range(2))
-    assert gain(p, v, c) == pytest.approx(one - own, abs=1e-6)
-    assert gain(p, v, c) >= -1e-12
-    assert gain(p, np.array([v1, v1]), c) == pytest.approx(0, abs=1e-12)  # nobody gains where all are as personal
-    assert gain(p, v, 1e-9) == pytest.approx(0, abs=1e-8)  # nor without noise: 1/2 is the best rate for everyone
+def pair_sums(value_U: Tensor) -> Tensor:
+    i, j = torch.tril_indices(len(value_U), len(value_U), offset=-1)
+    return value_U[i] + value_U[j]
 
 
-def test_own_rates_gain_what_the_theory_says_in_the_engine() -> None:
-    """Two groups without any difference in their means; the network is one constant, adapted to four ratings each."""
-    rng, users, n, c = np.random.default_rng(0), 200_000, 4, 0.25
-    group = np.arange(users) % 4 == 0  # a quarter are minor users, whose personal part has 16 times the variance
-    v = np.where(group, 1.6, 0.1)
-    x = rng.normal(size=users) * np.sqrt(v)
-    y_BS = torch.from_numpy(x[:, None] + rng.normal(size=(users, n)) * np.sqrt(c * n))
-    p, by_group = np.array([0.75, 0.25]), np.array([0.1, 1.6])
-    mean = float(p @ by_group)
-    same = adapted_constant(np.full(users, mean / (mean + c)), y_BS)
-    own = adapted_constant(v / (v + c), y_BS)
-    gained = np.mean((same - x) ** 2) - np.mean((own - x) ** 2)
-    assert gained == pytest.approx(gain(p, by_group, c), rel=0.05)
-    for minor in (False, True):
-        risky = np.mean((own - x)[group == minor] ** 2)
-        assert risky == pytest.approx(best_risk(by_group[int(minor)], c), rel=0.03)
+def test_the_upper_bound_holds_where_rates_are_the_papers(world: paml.Dataset) -> None:
+    """|L_i(theta_i) - L_j(theta_j)| <= |L_i - L_j| + a_i |g_i|^2 + a_j |g_j|^2 for every pair, and so for their sum.
+
+    To first order this is the triangle inequality. The rest of the Taylor series is at most 2 % of a |g|^2 here.
+    """
+    before, after, first_order, _ = bound_of(world, rate_scale=1e-3)
+    remainder = after - (before - first_order)
+    assert 0.005 < (remainder.abs() / first_order).max() < 0.02
+    assert (apart(before - first_order) <= apart(before) + pair_sums(first_order) + 1e-12).all()
+    assert (apart(after) <= apart(before) + pair_sums(first_order) + 1e-12).all()
+    users = len(before)
+    assert apart(after).sum() <= (users - 1) * first_order.sum() + apart(before).sum()
 
 
-def adapted_constant(s_B: np.ndarray, y_BS: torch.Tensor) -> np.ndarray:
-    """theta = 0 after one step of `adapt` with alpha = s / 2 on the squared error."""
-    users, rows = y_BS.shape
-    theta = [Weights(torch.zeros(0, 1, dtype=torch.double), torch.zeros(1, 1, dtype=torch.double))]
-    x = LayerInput(torch.zeros(users, rows, 0, dtype=torch.double), torch.ones(users, 1, dtype=torch.double))
-    head = head_for(HeadSettings(), Target(kind="rating", low=1, high=5))
-    found = adapt(theta, x, y_BS, torch.ones_like(y_BS), head, RatePerUser(torch.from_numpy(s_B / 2)))
-    return forward(found.layers, x)[0][:, 0, 0].numpy()
+def test_the_upper_bound_fails_where_rates_are_large(world: paml.Dataset) -> None:
+    """With rates around 1/4 the rest of the series is many times the first-order part, and decides."""
+    before, after, first_order, _ = bound_of(world, rate_scale=0.5)
+    remainder = after - (before - first_order)
+    assert (remainder.abs() / first_order).median() > 10
+    broken = apart(after) > apart(before) + pair_sums(first_order)
+    assert broken.float().mean() > 0.9
+    assert (apart(after) <= apart(before) + pair_sums(first_order) + pair_sums(remainder.abs()) + 1e-9).all()
+
+
+def test_the_bounds_constant_does_not_follow_from_embeddings(world: paml.Dataset) -> None:
+    """App. A.2 bounds |L_i - L_j| by kappa |h_i - h_j|: users with the same profile and other ratings have no kappa.
+
+    The constant without kappa, |U| (|U| - 1) max |h|, is several times all that it bounds, so it says nothing.
+    """
+    before, after, _, h_UH = bound_of(world, rate_scale=1e-3)
+    i, j = torch.tril_indices(len(h_UH), len(h_UH), offset=-1)
+    same = (h_UH[i] == h_UH[j]).all(dim=1)
+    assert same.any()
+    assert apart(before)[same].max() > 0.1
+    users = len(before)
+    assert users * (users - 1) * h_UH.norm(dim=1).max() > 5 * apart(after).sum()

@@ -27,6 +27,20 @@ def test_ties_are_broken_at_random_with_a_fixed_seed_and_chance_is_their_mean() 
     assert metrics.ndcg_by_chance(target, count, 3)[0] == pytest.approx(np.mean(drawn), abs=0.01)
 
 
+def test_ndcg_is_the_same_in_single_precision_and_its_seed_is_0() -> None:
+    rng = np.random.default_rng(0)
+    target, prediction, count = rng.integers(1, 60, 40) / 10, np.repeat([0.5, 0.25], 20), np.array([25, 15])
+    single = target.astype(np.float32)
+    whole = single.astype(np.float64)
+    assert metrics.ndcg(single, prediction, count, 5) == pytest.approx(
+        metrics.ndcg(whole, prediction, count, 5), rel=1e-12
+    )
+    assert metrics.ndcg_by_chance(single, count, 5) == pytest.approx(metrics.ndcg_by_chance(whole, count, 5), rel=1e-12)
+    assert (
+        metrics.ndcg(whole, prediction, count, 5).tolist() == metrics.ndcg(whole, prediction, count, 5, seed=0).tolist()
+    )
+
+
 def test_ndcg_without_gains_is_undefined() -> None:
     found = metrics.ndcg(np.array([0.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([2, 1]), 3)
     assert np.isnan(found[0])
@@ -53,6 +67,31 @@ def test_weighted_entropy_by_hand() -> None:
     found = metrics.weighted_entropy(np.array([1.0, 0.0]), np.array([0.8, 0.3]), np.array([2]))
     assert found[0] == pytest.approx((-0.9 * np.log(0.8) - 0.1 * np.log(0.7)) / 2)
     assert np.isfinite(metrics.weighted_entropy(np.array([1.0]), np.array([0.0]), np.array([1]))).all()
+
+
+def test_errors_by_hand() -> None:
+    target, prediction = np.array([4.0, 1.0, 5.0], dtype=np.float32), np.array([3.0, 3.0, 4.5], dtype=np.float32)
+    count = np.array([2, 1])
+    assert metrics.squared_error(target, prediction, count).tolist() == [2.5, 0.25]
+    assert metrics.absolute_error(target, prediction, count).tolist() == [1.5, 0.5]
+    single = np.float32([3.0]), np.float32([0.1])
+    error = 3 - float(single[1][0])  # differences are taken in double precision
+    assert metrics.squared_error(*single, np.array([1]))[0] == pytest.approx(error**2, rel=1e-12)
+    assert metrics.absolute_error(*single, np.array([1]))[0] == pytest.approx(error, rel=1e-12)
+
+
+def test_certain_and_wrong_predictions_of_clicks_cost_a_finite_amount() -> None:
+    """Also in single precision, where 1 - 1e-12 is 1."""
+    for dtype in (np.float32, np.float64):
+        wrong = np.array([1.0, 0.0], dtype=dtype)
+        found = metrics.weighted_entropy(np.array([0.0, 1.0]), wrong, np.array([1, 1]))
+        assert found == pytest.approx([-0.1 * np.log(1e-12), -0.9 * np.log(1e-12)], rel=1e-4)
+
+
+def test_auc_of_users_without_rows_is_undefined() -> None:
+    found = metrics.auc(np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.7, 0.2, 0.7, 0.2]), np.array([2, 2, 0]))
+    assert found[:2].tolist() == [1, 0]
+    assert np.isnan(found[2])
 
 
 def test_summary_by_group() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from paml.errors import SettingsError
 from paml.methods.memory import EMPTY, MemoryRate, MemorySettings, UserMemory
 from paml.methods.neighbours import INDEXES, make_index, recall
 from paml.methods.rates import PersonalRate
@@ -232,3 +233,130 @@ def test_indexes_find_the_nearest(name: str) -> None:
     few = index.search(queries, 5)
     assert few.shape == (20, 5)
     assert sorted(few[0].tolist()) == [-1, -1, 0, 1, 2]
+
+
+class HalfIndex:
+    """Finds the nearest key of every query and otherwise nothing."""
+
+    def build(self, keys_MH: torch.Tensor) -> None:
+        self.keys_MH = keys_MH
+
+    def search(self, queries_BH: torch.Tensor, k: int) -> torch.Tensor:
+        nearest_B = torch.cdist(queries_BH, self.keys_MH).argmin(dim=1)
+        return torch.nn.functional.pad(nearest_B.unsqueeze(1), (0, k - 1), value=-1)
+
+
+def test_recall_is_the_share_of_true_neighbours_found() -> None:
+    keys, queries = torch.tensor([[0.0], [1.0], [5.0], [9.0]]), torch.tensor([[0.2], [4.0], [9.5]])
+    index = HalfIndex()
+    index.build(keys)
+    assert recall(index, keys, queries, 1) == 1.0
+    assert recall(index, keys, queries, 2) == 0.5
+    assert recall(index, keys, queries, 4) == 0.25
+    assert recall(index, keys, queries, 8) == 0.25  # of the four that there are
+    index.build(keys.flip(0))  # positions that belong to other keys
+    assert recall(index, keys, queries, 1) == 0.0
+    assert recall(index, keys, queries[:0], 1) == 0.0
+    index.build(keys[:1])
+    assert recall(index, keys[:1], queries, 1) == 1.0
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_facts_of_a_memory(index: str) -> None:
+    rate, keys = rate_with_nodes(memory_index=index)
+    assert rate.facts(keys) == {"memory_nodes": 6, "memory_recall": 1.0}
+    assert rate.facts(keys[:0]) == {"memory_nodes": 6, "memory_recall": None}
+    empty, _ = rate_with_nodes(count=0)
+    assert empty.facts(keys) == {"memory_nodes": 0, "memory_recall": None}
+    train(rate, keys + 3, range(20, 26))  # evicts nodes and moves on: the index must follow
+    assert rate.facts(keys + 3) == {"memory_nodes": 10, "memory_recall": 1.0}
+
+
+def test_the_tree_ignores_queries_that_are_not_numbers() -> None:
+    """A diverged embedding must not end a training with an error of the tree."""
+    tree = make_index("kdtree")
+    tree.build(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    found = tree.search(torch.tensor([[float("nan"), 0.1], [0.9, 0.9]]), 1)
+    assert found.tolist() == [[0], [1]]
+    assert found.dtype == torch.int64
+
+
+def test_unknown_indexes_are_refused() -> None:
+    with pytest.raises(SettingsError, match="unknown memory_index 'kd-tree'; did you mean 'kdtree'"):
+        make_index("kd-tree")
+
+
+class CountingIndex:
+    """The exact search, with a record of how many keys it was built from each time."""
+
+    def __init__(self) -> None:
+        self.built: list[int] = []
+        self._exact = make_index("exact")
+
+    def build(self, keys_MH: torch.Tensor) -> None:
+        self.built.append(len(keys_MH))
+        self._exact.build(keys_MH.clone())
+
+    def search(self, queries_BH: torch.Tensor, k: int) -> torch.Tensor:
+        return self._exact.search(queries_BH, k)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [("exact", [1, 2, 3, 4, 5, 6, 7, 8]), ("kdtree", [1, 4, 7, 8])],
+)
+def test_an_index_is_rebuilt_after_some_batches_and_in_every_epoch(
+    index: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`index_every` = 3 batches; the exact search takes the keys as they are. The first epoch only fills the memory."""
+    counting = CountingIndex()
+    monkeypatch.setattr("paml.methods.memory.make_index", lambda _: counting)
+    rate, _ = rate_with_nodes(count=0, memory_index=index, index_every=3)
+    h = torch.randn(10, WIDTH, generator=torch.Generator().manual_seed(5))
+    for epoch, users in ((0, [0]), (1, range(1, 8)), (2, [8])):
+        rate.begin_epoch(epoch)
+        for user in users:
+            train(rate, h[user : user + 1], [user])
+    assert counting.built == expected
+    rate(h)
+    rate(h)
+    assert counting.built == [*expected, 9]  # in use it is never stale, and not rebuilt for nothing
+
+
+def test_a_single_node_is_found() -> None:
+    rate, keys = rate_with_nodes(count=1)
+    assert (rate(keys).per_user(1) - rate.own.alpha(keys)).item() == pytest.approx(0.1, rel=1e-4)
+    before = rate.memory.values_M.clone()
+    with torch.no_grad():  # nothing was read for gradients, and the step can be finished all the same
+        train(rate, keys, [77])
+    assert int(rate.memory.count) == 2
+    assert rate.memory.values_M[0] == before[0]
+
+
+def test_many_neighbours_are_the_nearest_ones() -> None:
+    settings = MemorySettings(memory_size=60, neighbours=30, neighbours_inference=30, kernel_delta=0.5)
+    rate = MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, settings)
+    keys = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(1))
+    rate.memory.store(torch.arange(40), keys, torch.linspace(0.1, 0.6, 40))
+    h = keys[:4] + 0.01
+    own = rate.own.alpha(h)  # an epoch need not have begun
+    for users in (np.arange(4), np.arange(4, dtype=np.int32), np.arange(50, 54)):
+        found = rate.in_training(h, users).rate.per_user(4) - own
+        expected = [by_hand(rate, h[b], 30, own=int(users[b])) for b in range(4)]
+        assert found.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_of_equally_old_nodes_the_lower_slots_are_replaced() -> None:
+    memory = UserMemory(100, WIDTH)
+    memory.store(torch.arange(100), torch.zeros(100, WIDTH), torch.zeros(100))
+    memory.clock += 1
+    slots = memory.store(torch.arange(200, 240), torch.ones(40, WIDTH), torch.ones(40))
+    assert slots.tolist() == [*range(40)]
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_one_neighbour_too_few_is_marked(name: str) -> None:
+    index = make_index(name)
+    index.build(torch.tensor([[0.0], [1.0], [3.0]]))
+    assert index.search(torch.tensor([[0.9]]), 4).tolist() == [[1, 0, 2, -1]]
+    assert index.search(torch.tensor([[0.9]]), 3).tolist() == [[1, 0, 2]]

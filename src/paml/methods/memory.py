@@ -121,14 +121,13 @@ class MemoryRate(RateSource):
         self._largest = max(own.scale, settings.warmup_rate) if own_rates else float("inf")
         self._index = make_index(settings.memory_index)
         self._built_at = NEVER
-        self._batch = 0
         self._warming_up = False
         self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
 
     def begin_epoch(self, epoch: int) -> None:
-        """The first epochs run with a fixed rate and fill the memory."""
+        """The first epochs run with a fixed rate and fill the memory; each begins with a fresh index."""
         self._warming_up = epoch < self._settings.warmup_epochs
-        self._batch = 0
+        self._built_at = NEVER
 
     def forward(self, h_BH: Tensor) -> Rate:
         """alpha_B; the memory is only read."""
@@ -143,13 +142,10 @@ class MemoryRate(RateSource):
         if self._warming_up:
             alpha_B = own_B = h_BH.new_full((len(h_BH),), settings.warmup_rate)
         else:
-            if self._batch % settings.index_every == 0:
-                self._built_at = NEVER
             self._refresh(stale_after=settings.index_every if settings.memory_index != "exact" else 1)
             own_B = self.own.alpha(h_BH)
             neighbours_B, read = self._neighbours(h_BH, users, settings.neighbours)
             alpha_B = own_B + neighbours_B
-        self._batch += 1
         stored_B = alpha_B if settings.memory_stores == "alpha" else own_B
         return TrainingRate(RatePerUser(alpha_B), MemoryStep(read, users, h_BH.detach(), stored_B.detach()))
 

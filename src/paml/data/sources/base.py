@@ -55,7 +55,7 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class Paper:
-    """What the paper reports about a data set (Tab. 1, Sec. 5, Tab. 7), for comparison with ours."""
+    """What the paper reports about a data set (Tab. 1, Sec. 5, Tab. 6), for comparison with ours."""
 
     users: int
     items: int
