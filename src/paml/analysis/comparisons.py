@@ -9,7 +9,6 @@ and counted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -183,12 +182,13 @@ def paired_table(
     return _family(table)
 
 
-def all_pairs(
-    rows: pl.DataFrame, names: Sequence[str], metric: str, *, seed: int = 0, resamples: int = RESAMPLES
+def pairs_table(
+    rows: pl.DataFrame, pairs: Sequence[tuple[str, str]], metric: str, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[Paired]:
-    """Each of the named methods minus each of those named before it; one family of tests, with Holm's correction."""
-    pairs = combinations([name for name in names if name in method_names(rows)], 2)
-    return _family([paired(rows, later, first, metric, seed=seed, resamples=resamples) for first, later in pairs])
+    """Of each pair that has rows, the second minus the first; one family of tests, with Holm's correction."""
+    present = set(method_names(rows))
+    known = [(first, second) for first, second in pairs if {first, second} <= present]
+    return _family([paired(rows, second, first, metric, seed=seed, resamples=resamples) for first, second in known])
 
 
 def _family(table: list[Paired]) -> list[Paired]:

@@ -194,7 +194,7 @@ class Results(Settings):
     paired: dict[str, tuple[Paired, ...]]
     """Metric -> methods and variants against the best baseline."""
     pairs: tuple[Paired, ...] = ()
-    """Every two methods by the headline metric: the later one in the tables less the earlier one."""
+    """Every two methods, and variants with their methods, by the headline metric: the second less the first."""
     against_paml: dict[str, dict[str, Improvement]] = Field(default_factory=dict)
     """Metric -> entry: the paper's test against PAML, as in its ablation."""
     chance: dict[str, OverSeeds] = Field(default_factory=dict)

@@ -1,6 +1,7 @@
 """A comparison's rows -> what its report says. Works on a half-finished grid: what is missing is listed."""
 
 import math
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +36,7 @@ from paml.analysis.verdict import verdict
 
 BINS = 4
 MAX_PAIRED = 7
-"""With more methods and variants than this, only methods are compared with each other."""
+"""With more methods and variants than this, not every variant is compared with everything."""
 BY_DEFINITION = {"auc": 0.5}
 """Metrics whose level by chance needs no column."""
 LEARNED = ("method", "variant")
@@ -69,7 +70,7 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
         loses_to=_losses(plan, table[headline]),
         improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in plan.metrics},
         paired={metric.name: _paired(rows, plan, table[metric.name], metric, resamples) for metric in plan.metrics},
-        pairs=tuple(comparisons.all_pairs(rows, _compared(plan), headline, resamples=resamples)),
+        pairs=tuple(comparisons.pairs_table(rows, _pairs(plan), headline, resamples=resamples)),
         against_paml={metric.name: _against_paml(rows, plan, metric) for metric in plan.metrics},
         chance=_chance(rows, plan),
         groups={entry.name: _groups(rows, headline, entry, best.baseline, resamples) for entry in plan.entries},
@@ -197,10 +198,18 @@ def _paired(
     return tuple(comparisons.paired_table(family, reference, metric.name, resamples=resamples))
 
 
-def _compared(plan: Plan) -> list[str]:
-    """The entries that are compared with each other."""
-    trained = plan.names(*LEARNED)
-    return trained if len(trained) <= MAX_PAIRED else plan.names("method")
+def _pairs(plan: Plan) -> list[tuple[str, str]]:
+    """Every two methods, and each variant with its method; if they are few, every two of all.
+
+    REG-PAML is PAML with a regulariser, so PAML's variants (which may have REG-PAML's outer rate) are compared with it.
+    """
+    trained, methods = plan.names(*LEARNED), plan.names("method")
+    if len(trained) <= MAX_PAIRED:
+        return list(combinations(trained, 2))
+    variants = [entry for entry in plan.entries if entry.kind == "variant" and entry.method is not None]
+    own = [(entry.method, entry.name) for entry in variants if entry.method in methods]
+    regularised = [("reg_paml", entry.name) for entry in variants if entry.method == "paml" and "reg_paml" in methods]
+    return [*combinations(methods, 2), *own, *regularised]
 
 
 def _against_paml(rows: pl.DataFrame, plan: Plan, metric: MetricFacts) -> dict[str, comparisons.Improvement]:

@@ -173,8 +173,9 @@ def _losers(results: Results) -> list[str]:
 
 
 def _among_methods(results: Results) -> list[str]:
-    """Which methods cannot be told from each other."""
-    lines, label = results.pairs, results.plan.labels
+    """Which methods cannot be told from each other; variants are left to the table."""
+    label, methods = results.plan.labels, set(results.plan.names("method"))
+    lines = [line for line in results.pairs if {line.reference, line.method} <= methods]
     if len(lines) < 2:
         return []
     doubtful = [line for line in lines if sureness(line) != "sure"]

@@ -47,7 +47,7 @@ def paired(results: Results) -> Table:
 
 
 def pairs(results: Results) -> Table:
-    """Every two methods, user by user, with digits enough to see a difference."""
+    """Methods and variants with each other, user by user, with digits enough to see a difference."""
     label, metric = results.plan.labels, results.plan.headline
     rows = tuple(
         (
@@ -64,7 +64,7 @@ def pairs(results: Results) -> Table:
     )
     first = [line.reference for line in results.pairs]
     note = (
-        f"The second method's {metric.label} less the first's, as in the table above; Holm's correction is for all "
+        f"The second entry's {metric.label} less the first's, as in the table above; Holm's correction is for all "
         f"{count(len(rows), 'pair')}. Printed with as many digits as it takes."
     )
     columns = ("first", "second", "difference", "95 %", "p (t)", "p (Holm)", "in each seed", "the second is")
