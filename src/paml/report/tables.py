@@ -95,7 +95,7 @@ def _with_chance(results: Results, table: Table) -> Table:
     if not results.chance or not table.rows:
         return table
     cells = dict.fromkeys(table.columns, "")
-    for metric in results.plan.metrics:
+    for metric in (*results.plan.metrics, *results.plan.pooled):
         level = results.chance.get(metric.name)
         if level is not None:
             cells[f"{metric.label} {_ARROWS[metric.better]}"] = spread(level.mean, level.deviation, metric.digits)

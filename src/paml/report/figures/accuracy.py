@@ -32,7 +32,7 @@ def comparison(material: Material) -> Canvas | None:
     style.separators(axes, ["learned" if entry.learned else entry.kind for entry in means])
     edges = []
     for k, (entry, mean) in enumerate(means.items()):
-        interval = mean_interval(material.per_user(entry), np.random.default_rng(0))
+        interval = mean_interval(material.balanced(entry), np.random.default_rng(0))
         low, high = (mean, mean) if interval is None else (interval.low, interval.high)
         axes.plot([low, high], [k, k], color=entry.colour, linewidth=2.2, alpha=0.75)
         (dot,) = axes.plot(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from paml.analysis.comparisons import GROUPS, OverSeeds, by_group, defined, of_method, per_user
+from paml.analysis.comparisons import GROUPS, OverSeeds, balanced, by_group, defined, of_method, per_user
 from paml.analysis.format import count
 from paml.analysis.plan import MetricFacts, RateFacts
 from paml.analysis.results import Results
@@ -142,8 +142,15 @@ class Material:
         """The same of major and of minor users."""
         return by_group(self._users(entry))
 
+    def balanced(self, entry: DrawnEntry) -> np.ndarray:
+        """One value per user, whose mean is the one of the tables, for intervals around it."""
+        return balanced(self._rows(entry))
+
     def _users(self, entry: DrawnEntry) -> pl.DataFrame:
-        return per_user(of_method(self.frame("rows"), entry.name, self.results.plan.headline.name))
+        return per_user(self._rows(entry))
+
+    def _rows(self, entry: DrawnEntry) -> pl.DataFrame:
+        return of_method(self.frame("rows"), entry.name, self.results.plan.headline.name)
 
     def rates(self, entry: DrawnEntry) -> dict[str, UserRates]:
         """Rates of all, of major and of minor users; none where a training has one rate for all users."""
