@@ -187,12 +187,10 @@ def print_errors(claim: Claim) -> None:
     print("|---|---|---|---:|---:|---:|---:|---|---|---:|---|---|")
     fixed = sorted((name for name in claim.entries if name.startswith("melu")), key=fixed_rate)
     labels = {name: f"fixed rate {fixed_rate(name):g}" for name in fixed}
-    labels |= (
-        {TUNED: "fixed rate chosen by validation users"} | PERSONAL | {PER_PARAMETER: "a rate per parameter (Meta-SGD)"}
-    )
+    labels |= {TUNED: "fixed rate chosen by validation users"} if len(fixed) > 1 else {}
+    learned = PERSONAL | {PER_PARAMETER: "a rate per parameter (Meta-SGD)"}
+    labels |= {name: label for name, label in learned.items() if name in claim.entries}
     for name, label in labels.items():
-        if name not in (*claim.entries, TUNED):
-            continue
         rows, reference = claim.rows, claim.equal.get(name, claim.equal["paml"])
         means = " | ".join(f"{error(of_group(rows, group), name, claim.metric):.4f}" for group in GROUPS)
         everyone, _, minor = differences(rows, name, reference, claim.metric)
