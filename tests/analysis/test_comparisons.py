@@ -212,9 +212,10 @@ def test_means_that_overflow_are_none_and_seeds_come_in_order() -> None:
     rows = rows_of(value_MSU)
     found = statistics.over_seeds(rows, "mse")["m1"]["all"]
     assert (found.mean, found.deviation, found.seeds) == (None, None, 3)
+    rows = rows.filter(pl.col("seed") < 2)
     shuffled = rows.sample(fraction=1, shuffle=True, seed=3)
-    by_seed = statistics.paired(shuffled.filter(pl.col("seed") < 2), "m1", "m0", "mse", resamples=0).by_seed
-    assert by_seed == pytest.approx((value_MSU[1] - value_MSU[0]).mean(1)[:2])
+    by_seed = statistics.paired(shuffled, "m1", "m0", "mse", resamples=0).by_seed
+    assert by_seed == pytest.approx((value_MSU[1, :2] - value_MSU[0, :2]).mean(1))
     assert statistics.method_names(rows.reverse()) == ["m1", "m0"]
     assert [line.method for line in statistics.paired_table(rows.reverse(), "m0", "mse", resamples=0)] == ["m1"]
 
