@@ -56,6 +56,7 @@ class Loop:
         self.tests: dict[str, pytest.Item] = {}
         self.test_digests: dict[str, str] = {}
         self.cost: dict[str, float] = {}
+        self.breadth: dict[str, int] = {}
         self.callers: dict[str, list[str]] = {}
         self.found: dict[str, str] = {}
         """By mutant: the test that killed it, or nothing."""
@@ -133,6 +134,7 @@ class Loop:
             known = json.loads(path.read_text(encoding="utf-8"))
         for name in self.tests.keys() & known.keys():
             _, self.cost[name], called = known[name]
+            self.breadth[name] = len(called)
             for function in called:
                 self.callers.setdefault(function, []).append(name)
 
@@ -140,14 +142,14 @@ class Loop:
         return [name for name in self.callers.get(mutant.function, []) if self.cost[name] <= LONGEST]
 
     def _ordered(self, mutant: Mutant) -> list[str]:
-        """The last killer, then those of the neighbours; then one case of every test before the second of any."""
+        """The last killer, then those of the neighbours, then tests that call little else, one case of each first."""
         near, far = (self.kills.get(place, Counter()) for place in (mutant.function, mutant.module))
         case, seen = {}, Counter[str]()
         for name in sorted(self._tests(mutant), key=digest):
             case[name] = seen[name.partition("[")[0]]
             seen[name.partition("[")[0]] += 1
         hint = self.hints.get(mutant.label)
-        key = {name: (name != hint, -near[name], -far[name], case[name], self.cost[name]) for name in case}
+        key = {name: (name != hint, -near[name], -far[name], case[name], self.breadth[name]) for name in case}
         return sorted(key, key=key.__getitem__)[: self.tests_each]
 
     def _test(self, mutant: Mutant) -> None:

@@ -54,7 +54,10 @@ def near(bootstrap: Interval | None, by_t: Interval | None) -> bool:
 def test_a_difference_improves_in_the_metrics_direction() -> None:
     assert statistics.improves("lower", -0.1)
     assert not statistics.improves("higher", -0.1)
+    assert statistics.improves("higher", 0.1)
+    assert not statistics.improves("lower", 0.1)
     assert not statistics.improves("lower", 0.0)
+    assert not statistics.improves("higher", 0.0)
     assert not statistics.improves("lower", None)
 
 
@@ -271,10 +274,45 @@ def test_no_users_and_a_single_group() -> None:
     assert (gap.major_users, gap.minor_users) == (20, 0)
 
 
+def test_means_that_overflow_are_none_and_seeds_come_in_order() -> None:
+    value_MSU = simulated(np.random.default_rng(15), 2, 3, 12)
+    value_MSU[1, 2, :] = 1.7e308
+    rows = rows_of(value_MSU)
+    found = statistics.over_seeds(rows, "mse")["m1"]["all"]
+    assert (found.mean, found.deviation, found.seeds) == (None, None, 3)
+    rows = rows.filter(pl.col("seed") < 2)
+    shuffled = rows.sample(fraction=1, shuffle=True, seed=3)
+    by_seed = statistics.paired(shuffled, "m1", "m0", "mse", resamples=0).by_seed
+    assert by_seed == pytest.approx((value_MSU[1, :2] - value_MSU[0, :2]).mean(1))
+    assert statistics.method_names(rows.reverse()) == ["m1", "m0"]
+    assert [line.method for line in statistics.paired_table(rows.reverse(), "m0", "mse", resamples=0)] == ["m1"]
+
+
+def test_a_users_group_and_values_belong_to_the_user() -> None:
+    rows = pl.DataFrame(
+        {
+            "method": ["a"] * 4 + ["b"] * 4,
+            "seed": [0, 1, 0, 1] * 2,
+            "user": ["u", "u", "v", "v"] * 2,
+            "group": ["major", "major", "minor", "minor"] * 2,
+            "mse": [1.0, 3.0, 5.0, None, 0.0, 1.0, 4.0, 2.0],
+        }
+    )
+    users = statistics.per_user(statistics.differences(rows, "a", "b", "mse"))
+    assert users.rows() == [("u", "major", 1.5), ("v", "minor", 1.0)]
+    test = statistics.groups_test(rows, "a", "mse")
+    assert (test.left, test.right, test.p_value, test.left_users, test.right_users) == (2.0, 5.0, None, 1, 1)
+    found = statistics.improvement(rows, "b", "a", "mse", "lower")
+    assert (found.test.left, found.test.right, found.test.left_users, found.test.right_users) == (1.75, 3.5, 2, 2)
+    assert not found.star  # better, but far from certain
+
+
 def test_errors_name_what_is_wrong() -> None:
     rows = rows_of(simulated(np.random.default_rng(9), 2, 1, 5))
     with pytest.raises(SettingsError, match=r"no metric 'mes'.*did you mean 'mse'"):
         statistics.over_seeds(rows, "mes")
+    with pytest.raises(SettingsError, match="no metric 'seed'"):  # a column, but not a metric
+        statistics.over_seeds(rows, "seed")
     with pytest.raises(SettingsError, match="no method 'm9'"):
         statistics.paired(rows, "m0", "m9", "mse")
     with pytest.raises(SettingsError, match="no method 'm9'"):

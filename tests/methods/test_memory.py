@@ -1,6 +1,7 @@
 """AT-PAML's memory against a brute-force model, and how its nodes learn."""
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -257,8 +258,12 @@ def test_recall_is_the_share_of_true_neighbours_found() -> None:
     index.build(keys.flip(0))  # positions that belong to other keys
     assert recall(index, keys, queries, 1) == 0.0
     assert recall(index, keys, queries[:0], 1) == 0.0
+    exact = make_index("exact")
+    exact.build(keys)
+    farthest_first = SimpleNamespace(search=lambda queries_BH, k: exact.search(queries_BH, k).flip(1))
+    assert recall(farthest_first, keys, queries, 2) == 1.0  # the order does not matter
     index.build(keys[:1])
-    assert recall(index, keys[:1], queries, 1) == 1.0
+    assert recall(index, keys[:1], queries, 1) == recall(index, keys[:1], queries[:1], 1) == 1.0
 
 
 @pytest.mark.parametrize("index", INDEXES)
