@@ -97,7 +97,7 @@ def fit(data: str, out: Path, seeds: int, entries: Sequence[str], settings: Mapp
     bound = float(settings.get("rate_scale", FIRST_BOUND))
     while True:
         folder, values = out / f"bound-{bound:g}", {**settings, "rate_scale": bound}
-        rates = fit_entries(data, folder, 1, ["paml"], values).filter(pl.col("method") == "paml")["rate"]
+        rates = fit_entries(data, folder, seeds, ["paml"], values).filter(pl.col("method") == "paml")["rate"]
         if (rates > 0.9 * bound).mean() <= SATURATED:  # type: ignore[operator]
             break
         print(f"With rates of at most {bound:g} their mean is {rates.mean():.3f}: the bound is doubled.")
