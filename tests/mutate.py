@@ -62,6 +62,7 @@ class Loop:
         """By mutant: the test that killed it, or nothing."""
         self.hints: dict[str, str] = {}
         self.kills: dict[str, Counter[str]] = {}
+        self.sound: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -89,11 +90,8 @@ class Loop:
 
         A survivor stays so while its module and the tests that call it are the same.
         """
-        lines = (
-            (COPY / "results.jsonl").read_text(encoding="utf-8").splitlines()
-            if (COPY / "results.jsonl").exists()
-            else []
-        )
+        (COPY / "results.jsonl").touch()
+        lines = (COPY / "results.jsonl").read_text(encoding="utf-8").splitlines()
         mutants = {mutant.label: mutant for mutant in self.mutants}
         for label, module_digest, killer, tests_digest in map(json.loads, lines):
             self.hints[label] = killer
@@ -142,31 +140,39 @@ class Loop:
         return [name for name in self.callers.get(mutant.function, []) if self.cost[name] <= LONGEST]
 
     def _ordered(self, mutant: Mutant) -> list[str]:
-        """The last killer, then those of the neighbours, then tests that call little else, one case of each first."""
+        """The last killer, then those of the neighbours, then those that call little else."""
         near, far = (self.kills.get(place, Counter()) for place in (mutant.function, mutant.module))
         case, seen = {}, Counter[str]()
         for name in sorted(self._tests(mutant), key=digest):
             case[name] = seen[name.partition("[")[0]]
             seen[name.partition("[")[0]] += 1
         hint = self.hints.get(mutant.label)
-        key = {name: (name != hint, -near[name], -far[name], case[name], self.breadth[name]) for name in case}
+        key = {name: (name != hint, -near[name], -far[name], self.breadth[name], case[name]) for name in case}
         return sorted(key, key=key.__getitem__)[: self.tests_each]
 
     def _test(self, mutant: Mutant) -> None:
         tests = self._ordered(mutant)
-
-        def all_tests() -> None:
-            Active.mutant = (mutant.module, mutant.name)
-            for name, following in pairwise([*tests, None]):
-                self._one(name, following)
-
-        killer = self._forked(all_tests, cpu=10 + 5 * sum(self.cost[name] for name in tests)) if tests else ""
+        killer = self._run(tests, (mutant.module, mutant.name)) if tests else ""
+        if killer in self.tests and killer not in self.sound:  # it must pass by itself, or kills mean nothing
+            if self._run([killer], ("", "")):
+                pytest.exit(f"without any mutant, {killer} fails if it runs alone", returncode=1)
+            self.sound.add(killer)
         self.found[mutant.label] = killer
         for place in (mutant.function, mutant.module) if killer else ():
             self.kills.setdefault(place, Counter())[killer] += 1
         line = [mutant.label, self.digests[mutant.module], killer, self._digest_of(mutant, killer)]
         with (COPY / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+    def _run(self, tests: list[str], mutant: tuple[str, str]) -> str:
+        """The test that fails first, if any."""
+
+        def all_tests() -> None:
+            Active.mutant = mutant
+            for name, following in pairwise([*tests, None]):
+                self._one(name, following)
+
+        return self._forked(all_tests, cpu=10 + 5 * sum(self.cost[name] for name in tests))
 
     def _one(self, name: str, following: str | None) -> None:
         item, next_item = self.tests[name], None if following is None else self.tests[following]
