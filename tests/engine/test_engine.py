@@ -170,6 +170,8 @@ def test_the_regulariser_agrees_with_the_oracle_and_keeps_the_memory(gamma: floa
     expected = Oracle("reg_paml", learner, batch, recipe).objective()
     assert deviation([regularised_query_loss(gamma)(learner, batch).value], [expected]) < TOLERANCE
     assert deviation([find_method("reg_paml").objective(recipe)(learner, batch).value], [expected]) < TOLERANCE
+    if gamma == 0:
+        assert deviation([query_loss(learner, batch).value], [expected]) < TOLERANCE
     with_memory, batch, _ = make(world, "at_paml")
     assert regularised_query_loss(gamma)(with_memory, batch).memory is not None
     assert query_loss(with_memory, batch).memory is not None

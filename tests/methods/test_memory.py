@@ -88,6 +88,8 @@ def test_nodes_that_were_read_outlive_others() -> None:
 def test_slots_of_unknown_users_are_empty() -> None:
     memory = UserMemory(4, WIDTH)
     assert memory.slots_of(torch.tensor([7])).tolist() == [EMPTY]
+    whole = {name: tensor.dtype for name, tensor in memory.state_dict().items() if not tensor.is_floating_point()}
+    assert whole == dict.fromkeys(["user_M", "used_M", "clock", "count"], torch.int64)
     memory.store(torch.tensor([5, 9]), torch.zeros(2, WIDTH), torch.zeros(2))
     assert memory.slots_of(torch.tensor([9, 7, 5])).tolist() == [1, EMPTY, 0]
 
