@@ -14,6 +14,7 @@ from paml.episodes.features import Features, FeatureTable
 from paml.episodes.tasks import Tasks
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import query_loss, regularised_query_loss
+from paml.methods.rates import PersonalRate
 from paml.methods.registry import build_ensemble, build_learner, fit_to_data
 from paml.network.affinity import Affinity, AffinityTable
 from paml.network.build import DataShape
@@ -44,6 +45,18 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world: paml.Dataset) -> No
     assert torch.allclose(prediction, torch.stack([found[0] for found in alone]).mean(dim=0))
     assert torch.allclose(rate, torch.stack([found[1] for found in alone]).mean(dim=0))
     assert not torch.equal(alone[0][0], alone[1][0])
+
+
+def test_rate_layers_start_like_linear_layers() -> None:
+    """Uniform within 1 / sqrt(inputs), drawn from the generator alone; users without features have a rate, too."""
+    first, again = (PersonalRate(100, 1e-3, torch.Generator().manual_seed(0)) for _ in range(2))
+    for weights, bias in zip(first.weights, first.biases, strict=True):
+        inside = torch.cat([weights, bias.unsqueeze(0)]) * len(weights) ** 0.5
+        assert -1 <= inside.min() < -0.7
+        assert 0.7 < inside.max() <= 1
+        assert not (weights == bias).all(dim=1).any()
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert (PersonalRate(0, 1e-3, torch.Generator().manual_seed(0)).biases[0].abs() > 0.75).any()
 
 
 def test_the_average_follows_the_weights_and_can_replace_them() -> None:
