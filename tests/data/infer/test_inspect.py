@@ -375,4 +375,4 @@ def test_coupons(tmp_path: Path) -> None:
     assert guessed["interactions"]["context"]["hour"] == {"kind": "categorical", "column": "time"}
     assert guessed["items"]["fields"] == {"coupon_type": {"kind": "categorical", "column": "coupon"}}
     assert "left out: 99% of the values are blank" in text
-    assert (data.manifest.rules[0].kept, data.manifest.users, data.manifest.items) == (587, 576, 5)
+    assert (data.manifest.rules[0].kept, data.manifest.users, data.manifest.items) == (587, 587, 5)
