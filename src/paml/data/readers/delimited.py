@@ -91,7 +91,7 @@ def read_table(
     else:
         place = "_line"
         require_text(path)
-        _parse_text(plain_text(path, dialect, workdir), name, columns, dialect, target)
+        target = _parse_text(plain_text(path, dialect, workdir), name, columns, dialect, target)
     frame = pl.scan_parquet(target, glob=False)
     if "_invalid" in frame.collect_schema():  # parsed by Polars alone: no line is bad
         return Table(frame.drop("_invalid"), pl.Series(place, dtype=pl.UInt32))
@@ -113,17 +113,23 @@ def require_columns(columns: Mapping[str, Column], header: Sequence[str], name: 
             raise DataError(f"has the column '{column.name}' twice", where=name, remedy="rename one of them")
 
 
-def _parse_text(text: PlainText, name: str, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> None:
-    """Cut and type a text file into `target`: by Polars' reader if it can, else line by line."""
+def _parse_text(text: PlainText, name: str, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> Path:
+    """Cut and type a text file into `target`, by Polars' reader if it can, else line by line; the file written.
+
+    What was written line by line has a name of its own: Polars may still hold the footer of a file it has scanned.
+    """
     require_columns(columns, text.header, name)
     if _parse_clean(text, columns, dialect, target):
-        return
+        return target
+    target.unlink(missing_ok=True)
+    target = target.with_name(f"lines-{target.name}")
     try:
         fields = _line_fields(text, dialect)
         formats = _time_formats(fields, text.header, columns, dialect)
         _with_problems(fields, text.header, columns, dialect, formats).sink_parquet(target, compression="lz4")
     except pl.exceptions.ComputeError as error:
         raise not_decodable(text.path, name, dialect.encoding, error) from None
+    return target
 
 
 def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> bool:
