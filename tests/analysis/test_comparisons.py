@@ -405,3 +405,14 @@ def test_equality_is_found_where_it_is_and_rarely_where_the_gap_is_the_margin() 
     assert found_equal(0.0, 100) > 90
     assert within(found_equal(0.2, 600), 600, 0.05, 0.05)  # 5 % of the mean
     assert found_equal(0.4, 100) == 0
+
+
+def test_values_balanced_over_one_seed_are_the_users_own() -> None:
+    values = pl.DataFrame({"user": ["u", "v", "w"], "seed": [0] * 3, "group": ["major"] * 3, "value": [1.0, 2.0, 6.0]})
+    assert sorted(statistics.balanced(values)) == pytest.approx([1.0, 2.0, 6.0])
+
+
+def test_groups_have_their_own_users() -> None:
+    users = pl.DataFrame({"user": ["u", "v", "w"], "group": ["major", "minor", "minor"], "value": [1.0, None, 6.0]})
+    major, minor = statistics.by_group(users)
+    assert (major.tolist(), minor.tolist()) == ([1.0], [6.0])

@@ -15,7 +15,7 @@ from paml.episodes.tasks import Tasks
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import query_loss, regularised_query_loss
 from paml.methods.rates import PersonalRate
-from paml.methods.registry import build_ensemble, build_learner, fit_to_data
+from paml.methods.registry import METHODS, build_ensemble, build_learner, fit_to_data
 from paml.network.affinity import Affinity, AffinityTable
 from paml.network.build import DataShape
 from paml.network.embeddings import FieldEmbedder
@@ -285,3 +285,23 @@ def test_affinity_looked_up_by_value_gives_the_same_vectors(
         torch.testing.assert_close(table.chunk(items), vectors_ID[items])
         found_ER = table.chunk_times(weights_ED, add_E1, items)
         torch.testing.assert_close(found_ER, weights_ED @ vectors_ID[items].mT + add_E1)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "largest"),
+    [
+        ("paml", {}, 0.001),
+        ("reg_paml", {"rate_scale": 0.2}, 0.2),
+        ("at_paml", {}, 0.002),  # a mean of nodes is added, which are at most as large
+        ("at_paml", {"warmup_rate": 0.01}, 0.011),
+        ("at_paml", {"memory_stores": "alpha"}, None),  # sums of sums: no bound is known
+    ],
+)
+def test_largest_rate(method: str, settings: dict[str, float], largest: float | None) -> None:
+    found = METHODS[method].largest_rate
+    assert found is not None
+    assert found(load_recipe("paper", method, settings)) == (None if largest is None else pytest.approx(largest))
+
+
+def test_methods_with_one_rate_for_all_have_no_largest() -> None:
+    assert all(METHODS[method].largest_rate is None for method in ("melu", "meta_sgd", "transfer"))
