@@ -36,7 +36,7 @@ MODULES = (
     "analysis/fairness.py",
 )
 NETWORKS = ("tests/engine", "tests/methods", "tests/training/test_paper.py")
-STATISTICS = ("tests/analysis/test_hypothesis_tests.py", "tests/analysis/test_comparisons.py")
+STATISTICS = tuple(f"tests/analysis/test_{name}.py" for name in ("hypothesis_tests", "comparisons", "user_values"))
 TESTS = {"engine": NETWORKS, "methods": NETWORKS, "evaluation": ("tests/evaluation",), "analysis": STATISTICS}
 """By package; tests mirror packages, and what others notice by chance does not count."""
 OPTIONS = ["-qq", "-s", "--tb=no", "-m", "not slow", "--hypothesis-seed=0"]
