@@ -45,11 +45,17 @@ class Block:
 
 
 @dataclass(frozen=True)
-class TaskBatch:
-    """B tasks: what is known about each user (support) and what is to be predicted (query)."""
+class Known:
+    """What is known about B users: who they are, and their support rows."""
 
     user_B: np.ndarray
     support: Block
+
+
+@dataclass(frozen=True)
+class TaskBatch(Known):
+    """B tasks: what is known about each user (support) and what is to be predicted (query)."""
+
     query: Block
 
 
