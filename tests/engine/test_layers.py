@@ -8,7 +8,8 @@ import torch
 import paml
 from learners import FACTORS, deviation, make
 from paml.engine import layers
-from paml.engine.layers import AttendingLayer, LayerInput, PersonalLayer, SharedLayer, Weights
+from paml.engine.inputs import ItemTable, LayerInput, Weights
+from paml.engine.layers import AttendingLayer, PersonalLayer, SharedLayer
 from paml.episodes.batches import QueryBlock
 from paml.episodes.features import Features
 from paml.methods.learner import Adapted, Learner
@@ -141,7 +142,7 @@ def test_products_of_the_table_are_computed_once(world: paml.Dataset) -> None:
     first = table.products(weights)
     assert table.products(weights) is first
     torch.testing.assert_close(first, table.vectors_ND @ weights[: table.width])
-    other = layers.ItemTable(table.vectors_ND, (weights, first))
+    other = ItemTable(table.vectors_ND, (weights, first))
     assert other.products(weights) is first
     assert table.products(weights.clone()) is not first
     assert table.is_materialised

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from paml.data.schema import Target
 from paml.engine.adapt import RatePerUser, adapt, forward
 from paml.engine.heads import HeadSettings, head_for
-from paml.engine.layers import LayerInput, Weights
+from paml.engine.inputs import LayerInput, Weights
 
 share = st.floats(0.5, 0.99)
 

@@ -9,7 +9,8 @@ from learners import make
 from paml.engine import layers
 from paml.engine.adapt import Adaptation, RatePerParameter, RatePerUser, forward
 from paml.engine.heads import ClassesHead, ClickHead, ValueHead
-from paml.engine.layers import SharedLayer, Weights
+from paml.engine.inputs import Weights
+from paml.engine.layers import SharedLayer
 from paml.engine.solvers import ClosedForm, GradientSteps, SolverSettings, solve
 from paml.errors import SettingsError
 

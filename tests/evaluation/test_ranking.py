@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import paml
+from paml.data.schema import liked_level
 from paml.episodes.tasks import Known, Tasks
 from paml.evaluation import ranking
 from paml.evaluation.ranking import Lists, rank_users
@@ -122,9 +123,9 @@ def test_diversity_is_one_minus_the_mean_cosine():
 
 def test_liked_level(data):
     target = data.schema.target
-    assert ranking.liked_level(target) == 4.0
-    assert ranking.liked_level(target.model_copy(update={"low": 1.0, "high": 10.0})) == 8.0
-    assert ranking.liked_level(target.model_copy(update={"low": 0.5, "high": 5.0, "step": 0.5})) == 4.0
+    assert liked_level(target) == 4.0
+    assert liked_level(target.model_copy(update={"low": 1.0, "high": 10.0})) == 8.0
+    assert liked_level(target.model_copy(update={"low": 0.5, "high": 5.0, "step": 0.5})) == 4.0
 
 
 def test_quality_of_the_truth_is_one(data):

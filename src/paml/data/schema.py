@@ -161,6 +161,13 @@ class Target(Settings):
         return (inside & ((steps - steps.round()).abs() < 1e-6)).fill_null(False)
 
 
+def liked_level(target: Target) -> float:
+    """The lowest rating that counts as liked: three quarters of the scale, rounded up to a level (4 of 1 to 5)."""
+    if target.kind == "click":
+        return target.high
+    return next(level for level in target.levels if level >= target.low + 0.75 * (target.high - target.low) - 1e-9)
+
+
 class Schema(Settings):
     """Fields of users, of items, of the interaction's context, and the target."""
 

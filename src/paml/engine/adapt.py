@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from paml.engine.heads import Head
-from paml.engine.layers import AnyInput, ItemInput, Layer, LayerInput, SharedLayer, Weights
-from paml.engine.ops import times_transposed, transposed_times
+from paml.engine.inputs import AnyInput, FirstInput, LayerInput, Weights
+from paml.engine.layers import Layer, SharedLayer
+from paml.engine.ops import times_transposed
 
 MIN_VARIANCE = 1e-6
 Theta = Sequence[Weights]
@@ -129,6 +130,17 @@ class Solution(NamedTuple):
     """The constant among the features."""
 
 
+class ChoiceSolution(NamedTuple):
+    """The Newton steps of a choice: d_t = d_(t-1) + H^-1 (sum_j k_j (z_j - mean_t) - d_(t-1) / alpha)."""
+
+    factor_BDD: Tensor
+    """Cholesky factor of H."""
+    variance_B1: Tensor
+    """alpha, for the user's number of choices."""
+    means: tuple[Tensor, ...]
+    """The expected item vector under the user's chances before each step, (B, D)."""
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """Adapted layers, and how they were computed, for the regulariser and for explanations."""
@@ -136,6 +148,7 @@ class Adaptation:
     layers: tuple[Layer, ...]
     steps: tuple[Step, ...] = ()
     solution: Solution | None = None
+    choice: ChoiceSolution | None = None
 
     def gradient_norm(self) -> Tensor:
         """||dL_i/dtheta||^2 at theta, per user, from the first step (the regulariser of REG-PAML, Sec. 4.3)."""
@@ -157,7 +170,7 @@ def forward(layers: Sequence[Layer], x: AnyInput) -> tuple[Tensor, list[AnyInput
 
 def adapt(
     theta: Theta,
-    x: ItemInput,
+    x: FirstInput,
     y_BS: Tensor,
     mask_BS: Tensor,
     head: Head,
@@ -172,13 +185,14 @@ def adapt(
 
     `first_order` treats the gradients as constants; the rate is always differentiated. `offset_BSK` is added to
     the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with a
-    `pseudo_count` c, their sum divided by n + c. Where autograd is off, as in serving, no graph is built.
+    `pseudo_count` c, their sum divided by n + c; n is the head's `count`. Where autograd is off, as in serving, no
+    graph is built.
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
     taken: list[Step] = []
     x = x.detached() if first_order and torch.is_grad_enabled() else x
-    count_B1 = mask_BS.sum(dim=1, keepdim=True)
-    weight_BS = mask_BS / (count_B1.clamp(min=1) if pseudo_count is None else count_B1 + pseudo_count)
+    count_B1 = head.count(y_BS, mask_BS)
+    weight_BS = mask_BS / (_at_least_one(count_B1) if pseudo_count is None else count_B1 + pseudo_count)
     for _ in range(steps):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)
@@ -202,14 +216,19 @@ def _backpropagate(
     return inputs, gradients[::-1]
 
 
+def _at_least_one(count_B1: Tensor) -> Tensor:
+    """What a sum over rows is divided by: their count, and 1 where there is none."""
+    return torch.where(count_B1 > 0, count_B1, 1.0)
+
+
 def _squared_norm(x: AnyInput, grad_BSK: Tensor) -> Tensor:
     """||X^T D||^2 = sum((X X^T) * (D D^T)) per user; the shared inputs' part is |shared|^2 |sum D|^2."""
     shared_B = (x.shared_BC**2).sum(dim=1) * (grad_BSK.sum(dim=1) ** 2).sum(dim=1)
     S, K = grad_BSK.shape[1:]
     D = x.x_BRD.shape[2]
-    if x.is_first or S * (D + K) < 2 * D * K:
+    if not x.rows_are_shared and (x.is_first or S * (D + K) < 2 * D * K):
         products = times_transposed(x.x_BRD, x.x_BRD) * times_transposed(grad_BSK, grad_BSK)
         rows_B = products.sum(dim=(1, 2))
     else:
-        rows_B = (transposed_times(x.x_BRD, grad_BSK) ** 2).sum(dim=(1, 2))
+        rows_B = (x.transposed_times(grad_BSK) ** 2).sum(dim=(1, 2))
     return rows_B + shared_B

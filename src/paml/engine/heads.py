@@ -12,7 +12,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, softmax
 
-from paml.data.schema import CLICK_WEIGHTS, Target
+from paml.data.schema import CLICK_WEIGHTS, Target, liked_level
+from paml.engine.choice import ChoiceHead
 from paml.errors import SettingsError, nearest
 from paml.settings import Settings
 
@@ -22,10 +23,18 @@ EDGE = 0.01  # share of the rating scale, at both ends, into which predictions f
 class HeadSettings(Settings):
     """What is predicted, and how."""
 
-    head: Literal["auto", "value", "classes", "click"] = Field(
-        "auto", description="value (squared error) or classes (softmax over levels) for ratings, click for clicks"
+    head: Literal["auto", "value", "classes", "click", "choice"] = Field(
+        "auto",
+        description="value (squared error) or classes (softmax over levels) for ratings, click for clicks;"
+        " choice (softmax over all items) ranks",
     )
     on_scale: bool = Field(False, description="squash predicted ratings between the lowest and the highest")
+    liked: float = Field(
+        0.0, ge=0, description="lowest rating that counts as liked (head=choice); 0: three quarters of the scale"
+    )
+    unliked_weight: float = Field(
+        0.3, ge=0, le=1, description="weight of other rated items in the outer loss, where a liked one counts 1"
+    )
 
 
 class Head(Protocol):
@@ -43,6 +52,19 @@ class Head(Protocol):
     def has_closed_form(self) -> bool:
         """Whether Newton's method on the last output alone solves a user's problem."""
 
+    @property
+    def over_items(self) -> bool:
+        """Whether a user's rows are all items, each with its weight among the user's choices as target."""
+
+    def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
+        """How much a user's rows count together, (B, 1)."""
+
+    def known_weight(self, y_BS: Tensor) -> Tensor:
+        """What known rows count as, (B, S)."""
+
+    def chosen_weight(self, y_BQ: Tensor) -> Tensor:
+        """What rows to be predicted count as in the outer loss, (B, Q)."""
+
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """Loss of each row, (B, R)."""
 
@@ -59,8 +81,26 @@ class Head(Protocol):
         """Output biases that predict the training mean for every row, (K)."""
 
 
+class RowHead:
+    """Heads that predict one row at a time: each counts 1."""
+
+    over_items = False
+
+    def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
+        """The number of a user's rows, (B, 1)."""
+        return mask_BR.sum(dim=1, keepdim=True)
+
+    def known_weight(self, y_BS: Tensor) -> Tensor:
+        """1"""
+        return torch.ones_like(y_BS)
+
+    def chosen_weight(self, y_BQ: Tensor) -> Tensor:
+        """1"""
+        return torch.ones_like(y_BQ)
+
+
 @dataclass(frozen=True)
-class ValueHead:
+class ValueHead(RowHead):
     """One real number and squared error: loss (y - out)^2; predictions are squashed onto a scale, if there is one."""
 
     scale: tuple[float, float] | None = None
@@ -91,7 +131,7 @@ class ValueHead:
 
 
 @dataclass(frozen=True)
-class ClassesHead:
+class ClassesHead(RowHead):
     """A softmax over the rating levels; the prediction is the expected level."""
 
     levels: tuple[float, ...]
@@ -129,7 +169,7 @@ class ClassesHead:
 
 
 @dataclass(frozen=True)
-class ClickHead:
+class ClickHead(RowHead):
     """A two-way softmax with weighted entropy: loss -w log p(label), w = 0.9 clicked and 0.1 not clicked."""
 
     outputs: int = 2
@@ -195,9 +235,11 @@ def head_for(settings: HeadSettings, target: Target) -> Head:
     name: str = settings.head
     if name == "auto":
         name = "click" if target.kind == "click" else "value"
-    fitting = {"click"} if target.kind == "click" else {"value", "classes"}
+    fitting = {"choice", "click"} if target.kind == "click" else {"value", "classes", "choice"}
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
+    if name == "choice":
+        return ChoiceHead(target.levels, settings.liked or liked_level(target), settings.unliked_weight)
     heads: dict[str, Head] = {
         "value": ValueHead((target.low, target.high) if settings.on_scale else None),
         "classes": ClassesHead(tuple(target.levels)),

@@ -17,9 +17,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from paml.engine.adapt import Adaptation, Rate, Solution, Theta, adapt, forward
+from paml.engine.adapt import Adaptation, ChoiceSolution, Rate, Solution, Theta, adapt, forward
 from paml.engine.heads import Head
-from paml.engine.layers import AnyInput, ItemInput, PersonalLayer, SharedLayer
+from paml.engine.inputs import AnyInput, FirstInput
+from paml.engine.layers import PersonalLayer, SharedLayer
 from paml.errors import SettingsError
 from paml.settings import Settings
 
@@ -40,9 +41,11 @@ class Solver(nn.Module):
     """Adapts theta to the support sets of a batch; gives the prior that this implies, and each row's part in it."""
 
     steps: int
+    needs_spread = False
+    """Whether a choice needs the covariance of all item vectors."""
 
     def forward(
-        self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+        self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """theta_i of every user; `offset_BSK` is added to the outputs and not adapted."""
         raise NotImplementedError
@@ -75,7 +78,7 @@ class GradientSteps(Solver):
         self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(initial))) if initial else None
 
     def forward(
-        self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+        self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """theta_i = theta - alpha_i dL_i/dtheta, repeated `steps` times."""
         return adapt(
@@ -112,6 +115,8 @@ class ClosedForm(Solver):
     level, relative to their taste. Of several outputs only the last is moved (the log-odds of a click).
     """
 
+    needs_spread = True
+
     def __init__(self, head: Head, settings: SolverSettings) -> None:
         """Steps are Newton steps; for squared error one is exact, and no more are taken."""
         if not head.has_closed_form:
@@ -119,11 +124,14 @@ class ClosedForm(Solver):
         super().__init__()
         self.head, self.steps = head, min(settings.inner_steps, 1) if head.quadratic else settings.inner_steps
         self.level = nn.Parameter(torch.tensor(0.5))
+        self.count_power = nn.Parameter(torch.zeros(())) if head.over_items else None
 
     def forward(
-        self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+        self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """Newton's method on the user's penalised loss, started at theta."""
+        if self.head.over_items:
+            return self._choose(theta, x, y_BS, rate, offset_BSK)
         layers = tuple(SharedLayer(weights) for weights in theta)
         out_BSK, inputs = forward(layers, x)
         out_BSK = out_BSK if offset_BSK is None else out_BSK + offset_BSK
@@ -147,6 +155,39 @@ class ClosedForm(Solver):
         if d_BF is None:
             return Adaptation(layers)
         return Adaptation((*layers[:-1], _moved(layers[-1], last, d_BF, self.level)), solution=solution)
+
+    def _choose(self, theta: Theta, x: FirstInput, y_BR: Tensor, rate: Rate, offset_BRK: Tensor | None) -> Adaptation:
+        """The same where a user's rows are all items z: ridge regression with the Gram matrix of all items.
+
+        The Hessian of a softmax is the covariance of the item vectors under its chances. With the chances that
+        popularity gives, it is the same matrix for all users, computed once:
+
+            d  =  (n Cov(z) + 1 / alpha)^-1  sum_j k_j (z_j - E z)      over the n = sum_j k_j choices j
+
+        where the expectation E is that of the user's own chances. Further steps repeat this from the new chances. With
+        few choices the prior may be narrower: alpha is multiplied by (1 + n)^c, c learned.
+        """
+        spread_DD = x.spread_DD
+        assert spread_DD is not None and self.count_power is not None, "a head over items"  # noqa: PT018
+        layers = tuple(SharedLayer(weights) for weights in theta)
+        out_BRK, _ = forward(layers, x)
+        out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
+        count_B1 = y_BR.sum(dim=1, keepdim=True)
+        variance_B1 = rate.prior_variance().unsqueeze(-1) * (1 + count_B1) ** self.count_power
+        prior_BD = (1 / variance_B1).expand(-1, len(spread_DD))
+        factor_BDD = torch.linalg.cholesky(count_B1.unsqueeze(-1) * spread_DD + torch.diag_embed(prior_BD))
+        chosen_BD = x.transposed_times(y_BR.unsqueeze(-1)).squeeze(-1)
+        d_BD, means = torch.zeros_like(chosen_BD), []
+        no_shift_B11 = out_BRK.new_zeros(len(out_BRK), 1, 1)
+        for _ in range(self.steps):
+            shifted_BRK = out_BRK + x.times(d_BD.unsqueeze(-1), no_shift_B11)
+            mean_BD = x.transposed_times(torch.softmax(shifted_BRK, dim=1)).squeeze(-1)
+            right_BD = chosen_BD - count_B1 * mean_BD - d_BD / variance_B1
+            d_BD = d_BD + torch.cholesky_solve(right_BD.unsqueeze(-1), factor_BDD).squeeze(-1)
+            means.append(mean_BD)
+        rows_DK, shared_CK = theta[-1]
+        layer = PersonalLayer(rows_DK + d_BD.unsqueeze(-1), shared_CK.expand(len(d_BD), -1, -1))
+        return Adaptation((*layers[:-1], layer), choice=ChoiceSolution(factor_BDD, variance_B1, tuple(means)))
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
         """sqrt(alpha), that of the level scaled."""

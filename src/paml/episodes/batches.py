@@ -1,17 +1,22 @@
 """Task batches as tensors, the engine's input. Each distinct item of a batch is looked up once.
 
-Legend: B users, R rows of a block, N distinct items.
+For a head over all items (choice), the batch's items are all items or, in training on a large catalogue, those of its
+rows and a random sample (candidates.py).
+
+Legend: B users, R rows of a block, N distinct items, I all items.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
+from paml.episodes.candidates import Candidates
 from paml.episodes.features import Features, FeatureTable, InputSpec
-from paml.episodes.tasks import Block, TaskBatch
+from paml.episodes.tasks import Block, Known, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class SupportBatch:
     items: Features
     item_N: Tensor
     support: RowBlock
+    log_chance_N: Tensor | None = field(default=None, kw_only=True)
+    """Log chance of each item to be among the batch's, where these are a sample of all items."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +64,27 @@ class Loader:
         inputs: InputSpec | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        candidates: Candidates | None = None,
     ) -> None:
-        """Without `inputs`, all fields of the data set are used."""
+        """Without `inputs`, all fields of the data set are used; `candidates` choose the items of training batches."""
         self._users, self._items, context = (
             FeatureTable.of(data, side, inputs) for side in ("user", "item", "context")
         )
         self._context = context if context.fields else None
         self._item, self._target = data.array("item"), data.array("target")
-        self._device, self._dtype = torch.device(device), dtype
+        self._device, self._dtype, self._candidates = torch.device(device), dtype, candidates
+        self._count = data.manifest.items
 
     def load(self, batch: TaskBatch, end: int | None = None) -> TensorBatch:
         """Look up everything that the batch's rows and users refer to; only rows before `end` may be read."""
         S = batch.support.row_BL.shape[1]
         row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
         assert end is None or row_BL.max() < end, "training read a row of another split"
-        item_N, index = np.unique(self._item[row_BL], return_inverse=True)
+        item_BL = self._item[row_BL]
+        if self._candidates is None:
+            item_N, index, log_chance_N = *np.unique(item_BL, return_inverse=True), None
+        else:
+            item_N, index, log_chance_N = self._candidates.draw(item_BL)
         index_BL = torch.from_numpy(index.reshape(row_BL.shape)).to(self._device)
         return TensorBatch(
             users=self._users.rows(batch.user_B).to(self._device),
@@ -80,7 +93,27 @@ class Loader:
             support=self._block(batch.support, index_BL[:, :S]),
             user_B=batch.user_B,
             query=self._block(batch.query, index_BL[:, S:]),
+            log_chance_N=None if log_chance_N is None else log_chance_N.to(self._device, self._dtype),
         )
+
+    def load_all(self, known: Known) -> SupportBatch:
+        """What is known about some users; the batch's items are all items, looked up once."""
+        items, item_I = self.all_items
+        index_BS = torch.from_numpy(self._item[known.support.row_BL].astype(np.int64)).to(self._device)
+        return SupportBatch(
+            self._users.rows(known.user_B).to(self._device), items, item_I, self._block(known.support, index_BS)
+        )
+
+    def load_query(self, batch: TaskBatch) -> RowBlock:
+        """The rows to be predicted of a batch whose items are all items."""
+        index_BQ = torch.from_numpy(self._item[batch.query.row_BL].astype(np.int64)).to(self._device)
+        return self._block(batch.query, index_BQ)
+
+    @cached_property
+    def all_items(self) -> tuple[Features, Tensor]:
+        """Content and rows of all items."""
+        row_I = np.arange(self._count)
+        return self._items.rows(row_I).to(self._device), torch.from_numpy(row_I).to(self._device)
 
     def _block(self, block: Block, index_BR: Tensor) -> RowBlock:
         context = None if self._context is None else self._context.rows(block.row_BL.ravel()).to(self._device)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.data.schema import Target
+from paml.data.schema import liked_level
 from paml.episodes import ragged
 from paml.episodes.tasks import Block, Known, Tasks
 
@@ -44,14 +44,6 @@ class Lists:
     """Number of relevant query rows."""
     first_U: np.ndarray
     """Rank of the first relevant item among all candidates, from 1; 0 where none is relevant."""
-
-
-def liked_level(target: Target) -> float:
-    """The lowest rating that counts as liked: three quarters of the scale, rounded up to a level (4 of 1 to 5)."""
-    if target.kind == "click":
-        return 1.0
-    steps = math.ceil(0.75 * (target.high - target.low) / target.step - 1e-9)
-    return target.low + steps * target.step
 
 
 def users_at_once(items: int) -> int:

@@ -1,8 +1,12 @@
 """What a method trains: network, rate source, solver and head together, and one batch of users put through them.
 
-Legend: B users, R rows, K outputs.
+The rows of a user are those of the support or query set or, for a head over items (choice), all items of the batch,
+with the weights of the user's rows as targets.
+
+Legend: B users, S support rows, R rows, N items of the batch, D inputs per row, K outputs.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from paml.engine.adapt import Adaptation, Rate, forward
-from paml.engine.heads import Head, user_loss
-from paml.engine.layers import ItemInput, TableInput
+from paml.engine.choice import NO_CANDIDATE
+from paml.engine.heads import Head
+from paml.engine.inputs import FirstInput, ItemTable
+from paml.engine.layers import PersonalLayer
 from paml.engine.solvers import Solver
 from paml.episodes.batches import QueryBlock, RowBlock, SupportBatch, TensorBatch
 from paml.episodes.features import Features, InputSpec
 from paml.methods.rates import MemoryStep, RateSource, TrainingRate
+from paml.network.items import ItemVectors
 from paml.network.network import Embedded, Network
 
 
@@ -36,10 +43,12 @@ class Adapted:
         if len(embedded.h_BH) == 1:
             return replace(self, adaptation=Adaptation(layers))  # there is only one
         layers = tuple(layer.of(users) for layer in layers)
-        prior_BDK = None if embedded.prior_BDK is None else embedded.prior_BDK[users]
+        prior_BDK, scale_B11 = (
+            None if part is None else part[users] for part in (embedded.prior_BDK, embedded.bias_scale_B11)
+        )
         return replace(
             self,
-            embedded=replace(embedded, h_BH=embedded.h_BH[users], prior_BDK=prior_BDK),
+            embedded=replace(embedded, h_BH=embedded.h_BH[users], prior_BDK=prior_BDK, bias_scale_B11=scale_B11),
             adaptation=Adaptation(layers),
         )
 
@@ -55,18 +64,31 @@ class Adapted:
 class Learner(nn.Module):
     """Network, rate source, solver and head; parameters are values, so adapting a user changes nothing here."""
 
-    def __init__(self, network: Network, rates: RateSource, solver: Solver, head: Head) -> None:
+    def __init__(
+        self, network: Network, rates: RateSource, solver: Solver, head: Head, taste_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.network, self.rates, self.solver, self.head = network, rates, solver, head
+        self._taste_dropout = taste_dropout
 
     def without_decay(self) -> list[nn.Parameter]:
         """Parameters without weight decay whatever their shape: those of rates and solver, and the layers' biases."""
         parts = (self.rates, self.solver, self.network.decision.shared)
         return [parameter for part in parts for parameter in part.parameters()]
 
-    def embed(self, batch: SupportBatch) -> Embedded:
-        """Embed the batch's users, and its distinct items once each."""
-        return self.network.embed(batch)
+    def embed(self, batch: SupportBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
+        """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
+        return self.network.embed(batch, self.embed_items(batch) if known is None else known)
+
+    def embed_items(self, batch: SupportBatch) -> tuple[ItemVectors, ItemTable]:
+        """The batch's distinct items; for a closed form over items, with the covariance of their vectors."""
+        items, table = self.network.embed_items(batch.items, batch.item_N)
+        return self.with_spread(items, batch.log_chance_N), table
+
+    def with_spread(self, items: ItemVectors, log_chance_N: Tensor | None = None) -> ItemVectors:
+        """Items with what the solver needs to know about all of them."""
+        needed = self.head.over_items and self.solver.needs_spread
+        return items.with_spread(log_chance_N) if needed else items
 
     def adapt(self, embedded: Embedded) -> Adapted:
         """Give each user a rate and adapt theta to the support set."""
@@ -74,14 +96,49 @@ class Learner(nn.Module):
 
     def adapt_in_training(self, embedded: Embedded, user_B: np.ndarray) -> Adapted:
         """The same for training users, who are identified by number."""
-        return self._adapt(embedded, self.rates.in_training(embedded.h_BH, user_B))
+        return self.with_dropout(self._adapt(embedded, self.rates.in_training(embedded.h_BH, user_B)))
+
+    def with_dropout(self, adapted: Adapted) -> Adapted:
+        """In training: some of each user's weights for the item vectors set to 0, prior included, the others enlarged.
+
+        The draw follows from the batch's rows, so that a resumed training makes the same one.
+        """
+        p = self._taste_dropout
+        if not p:
+            return adapted
+        embedded, layers = adapted.embedded, adapted.adaptation.layers
+        rows_DK, shared_CK = self.network.decision.theta()[-1]
+        shape = (len(embedded.h_BH), len(rows_DK), 1)
+        rng = torch.Generator().manual_seed(zlib.crc32(embedded.batch.support.index_BR.numpy(force=True).tobytes()))
+        kept_BD1 = (torch.rand(shape, generator=rng) >= p).to(rows_DK) / (1 - p)
+        own = layers[-1].own()
+        last = PersonalLayer(
+            own.get("rows_BDK", rows_DK) * kept_BD1, own.get("shared_BCK", shared_CK.expand(shape[0], -1, -1))
+        )
+        prior_BDK = embedded.prior_BDK
+        if prior_BDK is not None:
+            prior_BDK = torch.cat([prior_BDK[:, :-1] * kept_BD1, prior_BDK[:, -1:]], dim=1)
+        return replace(
+            adapted,
+            embedded=replace(embedded, prior_BDK=prior_BDK),
+            adaptation=replace(adapted.adaptation, layers=(*layers[:-1], last)),
+        )
 
     def _adapt(self, embedded: Embedded, given: TrainingRate) -> Adapted:
-        support = embedded.batch.support
-        x = self.network.first_input(embedded, support)
+        x, y_BR, mask_BR, offset_BRK = self._known_rows(embedded)
         theta = self.network.decision.theta()
-        adaptation = self.solver(theta, x, support.y_BR, support.mask_BR, given.rate, embedded.offsets(x))
+        adaptation = self.solver(theta, x, y_BR, mask_BR, given.rate, offset_BRK)
         return Adapted(embedded, given.rate, adaptation, given.memory)
+
+    def _known_rows(self, embedded: Embedded) -> tuple[FirstInput, Tensor, Tensor, Tensor | None]:
+        """Inputs, targets, mask and offsets of the rows that a user is adapted to."""
+        support = embedded.batch.support
+        if not self.head.over_items:
+            x = self.network.first_input(embedded, support)
+            return x, support.y_BR, support.mask_BR, embedded.offsets(x)
+        whole = self.network.whole_input(embedded, slice(None), None)
+        weight_BN = _scattered(embedded, support, self.head.known_weight(support.y_BR))
+        return whole, weight_BN, torch.ones_like(weight_BN), _corrected(embedded.offsets(whole), embedded.batch)
 
     def outputs(self, adapted: Adapted, block: QueryBlock) -> Tensor:
         """Outputs of the adapted network for rows, (B, R, K)."""
@@ -92,14 +149,48 @@ class Learner(nn.Module):
         return self._outputs(adapted, self.network.whole_input(adapted.embedded, items, context))
 
     @staticmethod
-    def _outputs(adapted: Adapted, x: ItemInput | TableInput) -> Tensor:
+    def _outputs(adapted: Adapted, x: FirstInput) -> Tensor:
         out_BRK, _ = forward(adapted.adaptation.layers, x)
         offset_BRK = adapted.embedded.offsets(x)
         return out_BRK if offset_BRK is None else out_BRK + offset_BRK
 
     def loss(self, adapted: Adapted, block: RowBlock) -> Tensor:
         """Mean loss of each user's rows, (B)."""
-        return user_loss(self.head.row_loss(self.outputs(adapted, block), block.y_BR), block.mask_BR)
+        total_B, count_B = self.loss_and_count(adapted, [block], adapted.embedded.batch.support)
+        return total_B / torch.where(count_B > 0, count_B, 1.0)
+
+    def loss_and_count(
+        self, adapted: Adapted, blocks: Sequence[RowBlock], given: RowBlock | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of each user's rows, and how much they count, (B) each.
+
+        Of a choice, items of `given` rows are no candidates: nobody is shown what they have rated.
+        """
+        if not self.head.over_items:
+            losses = [self.head.row_loss(self.outputs(adapted, block), block.y_BR) * block.mask_BR for block in blocks]
+            counts = [block.mask_BR.sum(dim=1) for block in blocks]
+            return torch.stack([loss.sum(dim=1) for loss in losses]).sum(dim=0), torch.stack(counts).sum(dim=0)
+        embedded = adapted.embedded
+        out_BNK = _corrected(self.outputs_of_all(adapted, slice(None), None), embedded.batch)
+        weights = [_scattered(embedded, block, self.head.chosen_weight(block.y_BR)) for block in blocks]
+        weight_BN = torch.stack(weights).sum(dim=0)
+        if given is not None:
+            excluded_BN = _scattered(embedded, given, given.mask_BR) > 0
+            out_BNK = out_BNK.masked_fill(excluded_BN.unsqueeze(-1), NO_CANDIDATE)
+            weight_BN = weight_BN.masked_fill(excluded_BN, 0.0)
+        return self.head.row_loss(out_BNK, weight_BN).sum(dim=1), weight_BN.sum(dim=1)
+
+
+def _scattered(embedded: Embedded, block: RowBlock, weight_BR: Tensor) -> Tensor:
+    """The weights of rows as weights of the batch's items, (B, N)."""
+    zeros_BN = weight_BR.new_zeros(len(weight_BR), len(embedded.items.vectors_ND))
+    return zeros_BN.scatter_add(1, block.index_BR, weight_BR * block.mask_BR)
+
+
+def _corrected(out_BNK: Tensor | None, batch: SupportBatch) -> Tensor:
+    """Outputs less the log chance of their items to be candidates at all, where these are a sample."""
+    assert out_BNK is not None, "items have biases"
+    return out_BNK if batch.log_chance_N is None else out_BNK - batch.log_chance_N.unsqueeze(-1)
 
 
 class Ensemble(nn.Module):

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -64,12 +63,8 @@ def pooled_loss(learner: Learner, batch: TensorBatch) -> MetaLoss:
     embedded = learner.embed(batch)
     theta = Adaptation(tuple(SharedLayer(weights) for weights in learner.network.decision.theta()))
     unadapted = Adapted(embedded, RatePerUser(embedded.h_BH.new_zeros(len(embedded.h_BH))), theta)
-    total, count = [], []
-    for block in (batch.support, batch.query):
-        row_loss_BR = learner.head.row_loss(learner.outputs(unadapted, block), block.y_BR)
-        total.append((row_loss_BR * block.mask_BR).sum())
-        count.append(block.mask_BR.sum())
-    return MetaLoss(torch.stack(total).sum() / torch.stack(count).sum())
+    total_B, count_B = learner.loss_and_count(learner.with_dropout(unadapted), [batch.support, batch.query])
+    return MetaLoss(total_B.sum() / count_B.sum())
 
 
 def _losses(learner: Learner, adapted: Adapted, block: RowBlock, user_bias_discount: float) -> Tensor:

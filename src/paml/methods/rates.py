@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from paml.engine.adapt import Rate, RatePerParameter, RatePerUser, Theta
-from paml.engine.layers import Weights
+from paml.engine.inputs import Weights
 from paml.settings import Settings
 
 

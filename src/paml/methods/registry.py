@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -33,6 +34,9 @@ from paml.network.network import Network
 class LearnerSettings(ObjectiveSettings, MemorySettings, RateSettings, SolverSettings, HeadSettings, NetworkSettings):
     """Everything that a method is built from: the settings of its components, and how many members it has."""
 
+    taste_dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of a user's weights for item vectors left out in training (head=choice)"
+    )
     ensemble_size: int = Field(
         1, gt=0, description="networks with different random initial weights; predictions are their mean"
     )
@@ -144,11 +148,24 @@ def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng:
     if settings.user_bias_discount and not head.quadratic:
         remedy = "use head=value, or set user_bias_discount=0"
         raise SettingsError("user_bias_discount needs a squared error", remedy=remedy)
+    if settings.taste_dropout and not head.over_items:
+        raise SettingsError("taste_dropout is for a choice among all items", remedy="use head=choice, or set it to 0")
+    if head.over_items:
+        _check_choice(settings)
     network = build_network(shape, settings.part(NetworkSettings), head.outputs, rng)
     if settings.start_at_mean:
         with torch.no_grad():
             network.decision.shared[-1][-1].copy_(head.initial_bias(shape.training_mean))
-    return Learner(network, found.rate(network, settings, rng), solver, head)
+    return Learner(network, found.rate(network, settings, rng), solver, head, settings.taste_dropout)
+
+
+def _check_choice(settings: LearnerSettings) -> None:
+    """A choice among all items is made with item vectors, biases and one adapted layer."""
+    if settings.network != "factors" or settings.hidden:
+        remedy = "set network=factors hidden= item_embedding=64, or use the recipe tuned"
+        raise SettingsError("a choice among all items needs item vectors and no hidden layer", remedy=remedy)
+    if settings.affinity_fields:
+        raise SettingsError("affinity is for ratings, not for a choice among all items", remedy="set affinity_fields=")
 
 
 def build_ensemble(method: str, shape: DataShape, settings: LearnerSettings, rng: torch.Generator) -> Ensemble:
@@ -157,7 +174,18 @@ def build_ensemble(method: str, shape: DataShape, settings: LearnerSettings, rng
 
 
 def fit_to_data(learners: Iterable[Learner], data: Dataset) -> None:
-    """Tell the networks which items training users interacted with."""
+    """Tell the networks which items training users interacted with and, for a choice, how often each was liked."""
     interacted_I = torch.from_numpy(data.interacted_in_training())
     for learner in learners:
         learner.network.items.known.number(interacted_I)
+        if learner.head.over_items:
+            learner.network.items.start_biases(_log_popularity(data, learner.head))
+
+
+def _log_popularity(data: Dataset, head: Head) -> torch.Tensor:
+    """log(1 + sum of the weights of an item's training rows), (I): where the biases of a choice start."""
+    rows = data.training_rows
+    target_N = torch.from_numpy(data.array("target")[:rows].astype(np.float32))
+    weight_N = head.chosen_weight(target_N).numpy()
+    total_I = np.bincount(data.array("item")[:rows], weights=weight_N, minlength=data.manifest.items)
+    return torch.from_numpy(np.log1p(total_I).astype(np.float32))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from paml.engine.layers import ItemTable
+from paml.engine.inputs import ItemTable
 from paml.episodes import ragged
 from paml.episodes.features import Features
 from paml.network.embeddings import FieldEmbedder

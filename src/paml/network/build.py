@@ -54,6 +54,9 @@ class NetworkSettings(Settings):
         0, ge=0, description="size of the vectors by which the choice of rated items sets this prior; 0 for none"
     )
     item_bias: bool = Described(False, description="add a learned bias per item to the outputs")
+    bias_by_count: bool = Described(
+        False, description="scale item biases by a learned power of the number of a user's known rows"
+    )
     start_at_mean: bool = Described(False, description="start the output bias at the training mean")
 
 
@@ -108,7 +111,8 @@ def build_network(shape: DataShape, settings: NetworkSettings, outputs: int, rng
     profile = embedder("user", (width + 1) * outputs, summed=True) if settings.prior_from_profile else None
     prior = UserPrior(profile, settings.prior_from_items, width if factors else items.width, outputs, rng)
     inputs = InputSpec(shape.schema, settings.affinity_fields)
-    return Network(inputs, user, items, context, prior, [*settings.hidden, outputs], rng)
+    sizes = [*settings.hidden, outputs]
+    return Network(inputs, user, items, context, prior, sizes, rng, bias_by_count=settings.bias_by_count)
 
 
 def _affinity(shape: DataShape, settings: NetworkSettings, rng: torch.Generator) -> Affinity | None:

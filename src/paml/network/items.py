@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from paml.engine.layers import ItemTable
+from paml.engine.inputs import ItemTable
 from paml.episodes.features import Features
 from paml.network.affinity import Affinity
 from paml.network.embeddings import FieldEmbedder
@@ -22,6 +22,16 @@ class ItemVectors:
     vectors_ND: Tensor
     bias_NK: Tensor | None = None
     choice_NG: Tensor | None = None
+    spread_DD: Tensor | None = None
+    """Covariance of the vectors, each weighted by how often its item is chosen: for a closed form over all items."""
+
+    def with_spread(self, correction_N: Tensor | None = None) -> "ItemVectors":
+        """The same with the covariance, under the chances that the items' biases give."""
+        assert self.bias_NK is not None, "biases, from which chances follow"
+        bias_N = self.bias_NK[:, -1] if correction_N is None else self.bias_NK[:, -1] - correction_N
+        p_N1 = torch.softmax(bias_N, dim=0).unsqueeze(-1)
+        centred_ND = self.vectors_ND - (p_N1 * self.vectors_ND).sum(dim=0)
+        return replace(self, spread_DD=(p_N1 * centred_ND).T @ centred_ND)
 
 
 class KnownItems(nn.Module):
@@ -46,6 +56,11 @@ class KnownItems(nn.Module):
             count = int(interacted_I.sum())
             self.codes_I[interacted_I] = torch.arange(1, count + 1, device=self.codes_I.device)
 
+    def by_number(self, value_I: Tensor) -> Tensor:
+        """A value of every item in the order of numbers; number 0 has the value 0."""
+        known_I = self.codes_I > 0
+        return torch.cat([value_I.new_zeros(1), value_I[known_I]])
+
     def forward(self, item_N: Tensor) -> Tensor:
         """Item rows -> numbers."""
         return self.codes_I[item_N]
@@ -53,6 +68,10 @@ class KnownItems(nn.Module):
 
 class Items(nn.Module):
     """Turns item rows and their features into vectors."""
+
+    def start_biases(self, value_I: Tensor) -> None:
+        """Give the items their first biases, where they have any."""
+        raise NotImplementedError
 
     known: KnownItems
     width: int
@@ -80,6 +99,12 @@ class ItemFields(Items):
         self.width = fields.width + (0 if own is None else own.shape[1])
         self.own = None if own is None else nn.Parameter(own)
         self.bias = None if bias is None else nn.Parameter(bias)
+
+    @torch.no_grad()
+    def start_biases(self, value_I: Tensor) -> None:
+        """The last output's, if items have biases."""
+        if self.bias is not None:
+            self.bias[:, -1] = self.known.by_number(value_I)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """An item unknown in training has a zero embedding and bias."""
@@ -114,6 +139,11 @@ class ItemFactors(Items):
         self._width, self._outputs = width, outputs
         self.own = nn.Parameter(own)
         self.own.data[:, width : width + outputs] = 0.0
+
+    @torch.no_grad()
+    def start_biases(self, value_I: Tensor) -> None:
+        """The last output's."""
+        self.own[:, self._width + self._outputs - 1] = self.known.by_number(value_I)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The items' learned vectors, and their affinity."""

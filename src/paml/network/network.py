@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paml.engine.layers import ItemInput, ItemTable, TableInput, Weights
+from paml.engine.inputs import ItemInput, ItemTable, TableInput, Weights
 from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.episodes.features import Features, InputSpec
 from paml.network.embeddings import FieldEmbedder
@@ -50,6 +50,8 @@ class Embedded:
     items: ItemVectors
     table: ItemTable
     prior_BDK: Tensor | None
+    bias_scale_B11: Tensor | None = None
+    """What a user's item biases are multiplied by, if anything."""
 
     def shared(self) -> Tensor:
         """What all rows of a user share: the embedding, and the constant 1, (B, C)."""
@@ -59,6 +61,8 @@ class Embedded:
         """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's prior."""
         bias_NK = self.items.bias_NK
         offset_BRK = None if bias_NK is None else x.look_up(bias_NK)
+        if offset_BRK is not None and self.bias_scale_B11 is not None:
+            offset_BRK = offset_BRK * self.bias_scale_B11
         if self.prior_BDK is None:
             return offset_BRK
         prior_BRK = x.items_times(self.prior_BDK[:, :-1], self.prior_BDK[:, -1:])
@@ -77,9 +81,16 @@ class Network(nn.Module):
         user_prior: UserPrior,
         sizes: Sequence[int],
         rng: torch.Generator,
+        *,
+        bias_by_count: bool = False,
     ) -> None:
-        """`inputs` are the fields it takes; `sizes` are those of the decision layers, with the outputs last."""
+        """`inputs` are the fields it takes; `sizes` are those of the decision layers, with the outputs last.
+
+        With `bias_by_count`, the biases of items are multiplied by (1 + n)^c for a user with n known rows, c learned:
+        the more is known about a user, the less popularity says.
+        """
         super().__init__()
+        self.bias_power = nn.Parameter(torch.zeros(())) if bias_by_count else None
         self.inputs = inputs
         self.user, self.items, self.context, self.user_prior = user, items, context, user_prior
         self.decision = DecisionLayers(items.width + context.width, user.width, sizes, rng)
@@ -96,8 +107,12 @@ class Network(nn.Module):
     def embed(self, batch: SupportBatch, known: tuple[ItemVectors, ItemTable] | None = None) -> Embedded:
         """Embed the batch's users, and its distinct items once each, unless their embeddings are `known`."""
         items, table = self.embed_items(batch.items, batch.item_N) if known is None else known
-        prior_BDK = self.user_prior(batch.users, items.choice_NG, batch.support.index_BR, batch.support.mask_BR)
-        return Embedded(batch, self.embed_users(batch.users), items, table, prior_BDK)
+        support = batch.support
+        prior_BDK = self.user_prior(batch.users, items.choice_NG, support.index_BR, support.mask_BR)
+        scale_B11 = None
+        if self.bias_power is not None:
+            scale_B11 = ((1 + support.mask_BR.sum(dim=1)) ** self.bias_power).view(-1, 1, 1)
+        return Embedded(batch, self.embed_users(batch.users), items, table, prior_BDK, scale_B11)
 
     def first_input(self, embedded: Embedded, block: QueryBlock) -> ItemInput:
         """The first layer's input for support or query rows."""
@@ -111,4 +126,4 @@ class Network(nn.Module):
         context_BD = None
         if self.context.fields and context is not None:
             context_BD = self.context(context).expand(len(embedded.h_BH), -1)
-        return TableInput(embedded.table, items, embedded.shared(), context_BD)
+        return TableInput(embedded.table, items, embedded.shared(), context_BD, embedded.items.spread_DD)

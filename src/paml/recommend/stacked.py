@@ -20,7 +20,8 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
 from paml.engine.adapt import Adaptation, RatePerUser
-from paml.engine.layers import ItemTable, Layer
+from paml.engine.inputs import ItemTable
+from paml.engine.layers import Layer
 from paml.episodes.batches import SupportBatch
 from paml.episodes.features import Features
 from paml.methods.learner import Adapted, Learner

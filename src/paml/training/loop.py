@@ -19,10 +19,11 @@ from torch import Tensor
 
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
+from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.evaluation.metrics import headline
-from paml.evaluation.scoring import evaluate_ensemble
+from paml.evaluation.scoring import choice_loss, evaluate_ensemble
 from paml.files import write_text
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import ObjectiveSettings
@@ -167,7 +168,6 @@ class _Trainer:
     ) -> None:
         self._data, self._settings, self._folder = data, settings, folder
         self._outer = settings.recipe.part(OuterSettings)
-        self._metric = headline(data.schema.target.kind).name
         rng = torch.Generator().manual_seed(settings.seed)
         self._ensemble: Ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, rng)
         fit_to_data(self._ensemble.members, data)
@@ -176,7 +176,10 @@ class _Trainer:
         self._optimizer = make_optimizer(self._ensemble, self._outer)
         self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
-        self._loader = Loader(data, self._ensemble.inputs, device)
+        chooses = self._ensemble.members[0].head.over_items
+        self._metric = "choice_loss" if chooses else headline(data.schema.target.kind).name
+        candidates = Candidates(data, self._outer.sampled_items) if chooses else None
+        self._loader = Loader(data, self._ensemble.inputs, device, candidates=candidates)
         # members see different episodes: with the same data in the same order they would make the same errors
         streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, len(self._ensemble.members)))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]
@@ -262,8 +265,7 @@ class _Trainer:
         position = self._position
         metric = self._metric
         with self._average.in_place():
-            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
-            value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
+            value = self._validate()
             is_best = value is None or position.best_value is None or value < position.best_value
             best = self._copy_of_weights() if is_best else self._best
         if value is not None and not np.isfinite(value):
@@ -292,6 +294,13 @@ class _Trainer:
         position.generators = _states(self._rngs)
         self._save()
         self._write_metrics()
+
+    def _validate(self) -> float | None:
+        """The headline metric of validation users, or the loss of their choices among all items; None without users."""
+        if self._metric == "choice_loss":
+            return choice_loss(self._ensemble, self._loader, Tasks.of(self._data, "validation"))
+        rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
+        return float(rows[self._metric].mean()) if len(rows) else None  # type: ignore[arg-type]
 
     def _finish(self) -> None:
         """Write the results: the best weights, what else serving needs, and how training went."""

@@ -42,6 +42,9 @@ class OuterSettings(Settings):
     )
     random_support: bool = Field(False, description="train with a random share of support rows instead of a fixed one")
     support_share: float = Field(0.8, gt=0, lt=1, description="share of support rows in training episodes")
+    sampled_items: int = Field(
+        8192, gt=0, description="items drawn per training batch for head=choice, in catalogues of more than 20,000"
+    )
 
 
 class Recipe(OuterSettings, LearnerSettings):

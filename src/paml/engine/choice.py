@@ -1,0 +1,73 @@
+"""The head for choice: which of all items a user chooses, a softmax over the catalogue.
+
+    p_j  =  exp(out_j) / sum_i exp(out_i),      loss  =  - sum_j k_j log p_j  /  sum_j k_j
+
+The rows of a user are all items here, and a row's target is its weight k_j: 0 for items that the user did not choose.
+Ratings are choices, too: people rate what they chose, and choose more like what they rated high. So the weight of a
+known rating is learned for every level of the scale; in the outer loss a liked item counts 1 and another one less.
+
+Legend: B users, S support rows, Q query rows, R rows: all items, or a sample of them, K = 1 output.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+NO_CANDIDATE = -1e9  # output of an item that cannot be chosen: finite, so that 0 times it is 0
+
+
+class ChoiceHead(nn.Module):
+    """A softmax over the items; a row's target is the weight of its item among the user's choices."""
+
+    outputs = 1
+    quadratic = False
+    has_closed_form = True
+    over_items = True
+
+    def __init__(self, levels: Sequence[float], liked: float, unliked_weight: float) -> None:
+        """`levels` of the scale; from `liked` on a rating counts 1 in the outer loss, below it `unliked_weight`."""
+        super().__init__()
+        self._low, self._step = levels[0], levels[1] - levels[0]
+        self._liked, self._unliked_weight = liked, unliked_weight
+        share_L = torch.linspace(0.5, 1.0, len(levels))
+        self.log_weight_L = nn.Parameter(share_L.log())
+
+    def known_weight(self, y_BS: Tensor) -> Tensor:
+        """k of known ratings: a learned weight for every level, in between those of the neighbouring ones, (B, S)."""
+        weight_L = self.log_weight_L.exp()
+        place_BS = ((y_BS - self._low) / self._step).clamp(0, len(weight_L) - 1)
+        below_BS = place_BS.floor()
+        upper = (below_BS + 1).clamp(max=len(weight_L) - 1).long()
+        return torch.lerp(weight_L[below_BS.long()], weight_L[upper], place_BS - below_BS)
+
+    def chosen_weight(self, y_BQ: Tensor) -> Tensor:
+        """k of the ratings to be predicted: 1 if liked, else less, (B, Q)."""
+        return torch.where(y_BQ >= self._liked, 1.0, self._unliked_weight).to(y_BQ.dtype)
+
+    def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
+        """How much a user's rows count together: the sum of their weights, (B, 1)."""
+        return (y_BR * mask_BR).sum(dim=1, keepdim=True)
+
+    def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """-k_j log p_j"""
+        out_BR = out_BRK.squeeze(-1)
+        return y_BR * (torch.logsumexp(out_BR, dim=1, keepdim=True) - out_BR)
+
+    def row_gradient(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
+        """(sum_i k_i) p_j - k_j: of the user's whole loss, because all rows share the denominator."""
+        p_BR = torch.softmax(out_BRK.squeeze(-1), dim=1)
+        return (y_BR.sum(dim=1, keepdim=True) * p_BR - y_BR).unsqueeze(-1)
+
+    def row_curvature(self, out_BRK: Tensor, y_BR: Tensor | None) -> Tensor:
+        """p_j (1 - p_j) of a single choice: the diagonal of the Hessian."""
+        p_BR = torch.softmax(out_BRK.squeeze(-1), dim=1)
+        return p_BR * (1 - p_BR)
+
+    def predict(self, out_BRK: Tensor) -> Tensor:
+        """The output itself: the log chance of being chosen, but for a constant of the user."""
+        return out_BRK.squeeze(-1)
+
+    def initial_bias(self, mean: float) -> Tensor:
+        """0: a constant for all items has no effect."""
+        return torch.zeros(1)

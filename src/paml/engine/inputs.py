@@ -1,0 +1,245 @@
+"""Inputs of linear layers: rows of activations, rows that point into a table of items, or all items.
+
+A layer's input has a part that differs by row and a part that all rows of a user share (the user's embedding, and the
+constant 1 whose weight is the bias).
+
+Legend: B users, R rows (S of the support set), D inputs per row, C shared inputs, K outputs, N distinct items, E rows
+of weights.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paml.engine.ops import lookup, times_transposed, transposed_times
+
+
+class Weights(NamedTuple):
+    """One layer: weights of the inputs that differ by row and of those that a user's rows share, bias included."""
+
+    rows_DK: Tensor
+    shared_CK: Tensor
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """Input of a later layer for all rows of B users: activations, and the constant 1."""
+
+    x_BRD: Tensor
+    shared_BC: Tensor
+    is_first: bool = False
+    rows_are_shared: ClassVar[bool] = False
+    """Whether all users have the same rows."""
+
+    def project(self, weights: Weights) -> Tensor:
+        """x W + bias, (B, R, K)."""
+        z_NK = torch.addmm(weights.shared_CK[0], self.x_BRD.flatten(0, 1), weights.rows_DK)
+        return torch.ops.aten._unsafe_view(z_NK, [*self.x_BRD.shape[:2], z_NK.shape[1]])  # type: ignore[no-any-return]
+
+    def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
+        """x X^T, shared inputs included, (B, R, S)."""
+        return times_transposed(self.x_BRD, keys_BSD) + _shared_product(self.shared_BC, shared_key_BC)
+
+    def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """x W_i plus what a user's rows share, (B, R, K)."""
+        return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
+
+    def transposed_times(self, values_BRK: Tensor) -> Tensor:
+        """X^T V, (B, D, K)."""
+        return transposed_times(self.x_BRD, values_BRK)
+
+
+class ItemTable:
+    """Vectors of a batch's distinct items, and their products with the first layer's weights, computed once.
+
+    Support rows, query rows and all inner steps look rows up in the same products.
+    """
+
+    def __init__(self, vectors_ND: Tensor, known: tuple[Tensor, Tensor] | None = None) -> None:
+        """`known` is a pair: weights, and the products with them."""
+        self.vectors_ND = vectors_ND
+        self._weights_DK = None if known is None else known[0]
+        self._products_NK = vectors_ND if known is None else known[1]
+
+    def products(self, weights_DK: Tensor) -> Tensor:
+        """Item vectors times their part of the weights, (N, K)."""
+        if self._weights_DK is not weights_DK:
+            self._weights_DK = weights_DK
+            self._products_NK = self._times(weights_DK[: self.width])
+        return self._products_NK
+
+    @property
+    def width(self) -> int:
+        """D"""
+        return self.vectors_ND.shape[1]
+
+    @property
+    def is_materialised(self) -> bool:
+        """Whether `vectors_ND` holds everything that is known about the items."""
+        return True
+
+    @property
+    def smallest_chunk(self) -> int:
+        """The least number of items that a chunk should have."""
+        return 1
+
+    def rows(self, index_R: Tensor) -> Tensor:
+        """The vectors of some items, (R, D)."""
+        return self.vectors_ND.index_select(0, index_R)
+
+    def chunk(self, items: slice) -> Tensor:
+        """The vectors of a chunk of the items, (R, D)."""
+        return self.vectors_ND[items]
+
+    def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
+        """E weights times a chunk of the items, or the first part of their vectors, plus `add_E1`, (E, R)."""
+        return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
+
+    def chunk_sum(self, values_ER: Tensor, items: slice) -> Tensor:
+        """Sums of a chunk's vectors, weighted by E rows of values, (E, D)."""
+        return values_ER @ self.vectors_ND[items]
+
+    def _times(self, weights_DK: Tensor) -> Tensor:
+        return self.vectors_ND @ weights_DK
+
+
+@dataclass(frozen=True)
+class ItemInput:
+    """Input of the first layer: rows point into a table of distinct items, and each may have a context."""
+
+    table: ItemTable
+    index_BR: Tensor
+    shared_BC: Tensor
+    context_BRD: Tensor | None = None
+    is_first: bool = True
+    rows_are_shared: ClassVar[bool] = False
+    spread_DD: ClassVar[None] = None
+
+    @cached_property
+    def x_BRD(self) -> Tensor:
+        """The rows materialised, once."""
+        x_BRD = self.table.rows(self.index_BR.flatten()).view(*self.index_BR.shape, self.table.width)
+        return x_BRD if self.context_BRD is None else torch.cat([x_BRD, self.context_BRD], dim=-1)
+
+    @cached_property
+    def gram_BRR(self) -> Tensor:
+        """Products of all pairs of a user's rows, shared inputs included: x X^T for the support rows themselves."""
+        return times_transposed(self.x_BRD, self.x_BRD) + (self.shared_BC**2).sum(dim=1).view(-1, 1, 1)
+
+    def detached(self) -> "ItemInput":
+        """The same, treated as constants."""
+        context_BRD = None if self.context_BRD is None else self.context_BRD.detach()
+        return ItemInput(ItemTable(self.table.vectors_ND.detach()), self.index_BR, self.shared_BC.detach(), context_BRD)
+
+    def project(self, weights: Weights) -> Tensor:
+        """x W + shared W', each distinct item and each user multiplied once, (B, R, K)."""
+        shared_BK = self.shared_BC @ weights.shared_CK
+        z_BRK = lookup(self.table.products(weights.rows_DK), self.index_BR, shared_BK)
+        if self.context_BRD is None:
+            return z_BRK
+        return z_BRK + self.context_BRD @ weights.rows_DK[self.table.width :]
+
+    def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
+        """x X^T, shared inputs included, (B, R, S); for the keys themselves it is computed once."""
+        if self.x_BRD is keys_BSD:
+            return self.gram_BRR
+        return times_transposed(self.x_BRD, keys_BSD) + _shared_product(self.shared_BC, shared_key_BC)
+
+    def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """x W_i plus what a user's rows share, (B, R, K)."""
+        return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
+
+    def transposed_times(self, values_BRK: Tensor) -> Tensor:
+        """X^T V, (B, D, K)."""
+        return transposed_times(self.x_BRD, values_BRK)
+
+    def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """The same for the item vectors alone, without context, or for their first part, as wide as the weights."""
+        return torch.baddbmm(shared_B1K, self.x_BRD[..., : weights_BDK.shape[1]], weights_BDK)
+
+    def look_up(self, table_NK: Tensor) -> Tensor:
+        """The table's entries for the rows' items, (B, R, K)."""
+        return table_NK.index_select(0, self.index_BR.flatten()).view(*self.index_BR.shape, table_NK.shape[1])
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """Input of the first layer for a chunk of the table: the same rows for every user, in one context each.
+
+    Nothing is gathered, and items times all users' own weights is one product: serving scores all items this way, and
+    where a user's rows are all items (choice), adapting does.
+    """
+
+    table: ItemTable
+    items: slice
+    shared_BC: Tensor
+    context_BD: Tensor | None = None
+    spread_DD: Tensor | None = None
+    """Covariance of the item vectors, each weighted by how often it is chosen, where it is needed."""
+    is_first: bool = True
+    rows_are_shared: ClassVar[bool] = True
+
+    def detached(self) -> "TableInput":
+        """The same, treated as constants."""
+        context_BD, spread_DD = (None if part is None else part.detach() for part in (self.context_BD, self.spread_DD))
+        table = ItemTable(self.table.vectors_ND.detach())
+        return TableInput(table, self.items, self.shared_BC.detach(), context_BD, spread_DD)
+
+    @cached_property
+    def x_BRD(self) -> Tensor:
+        """The rows materialised, for callers that need them."""
+        x_BRD = self.table.chunk(self.items).expand(len(self.shared_BC), -1, -1)
+        if self.context_BD is None:
+            return x_BRD
+        return torch.cat([x_BRD, self.context_BD.unsqueeze(1).expand(-1, x_BRD.shape[1], -1)], dim=-1)
+
+    def project(self, weights: Weights) -> Tensor:
+        """x W + shared W', each item and each user multiplied once, (B, R, K)."""
+        z_BK = self.shared_BC @ weights.shared_CK
+        if self.context_BD is not None:
+            z_BK = z_BK + self.context_BD @ weights.rows_DK[self.table.width :]
+        return self.table.products(weights.rows_DK)[self.items] + z_BK.unsqueeze(1)
+
+    def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
+        """x X^T, shared inputs included, (B, R, S)."""
+        zeros_B1S = keys_BSD.new_zeros(1, 1, 1).expand(len(keys_BSD), 1, keys_BSD.shape[1])
+        return self.times(keys_BSD.mT, zeros_B1S) + _shared_product(self.shared_BC, shared_key_BC)
+
+    def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """x W_i plus what a user's rows share, (B, R, K)."""
+        if self.context_BD is not None:
+            D = self.table.width
+            shared_B1K = shared_B1K + self.context_BD.unsqueeze(1) @ weights_BDK[:, D:]
+            weights_BDK = weights_BDK[:, :D]
+        return self.items_times(weights_BDK, shared_B1K)
+
+    def transposed_times(self, values_BRK: Tensor) -> Tensor:
+        """X^T V, (B, D, K): one product for all users."""
+        B, R, K = values_BRK.shape
+        sum_BDK = self.table.chunk_sum(values_BRK.mT.reshape(B * K, R), self.items).view(B, K, -1).mT
+        if self.context_BD is None:
+            return sum_BDK
+        return torch.cat([sum_BDK, self.context_BD.unsqueeze(-1) * values_BRK.sum(dim=1, keepdim=True)], dim=1)
+
+    def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """The same for the item vectors alone, or for their first part: one product for all users."""
+        B, D, K = weights_BDK.shape
+        weights_ED = weights_BDK.mT.reshape(B * K, D)
+        return self.table.chunk_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT
+
+    def look_up(self, table_NK: Tensor) -> Tensor:
+        """The table's entries for the rows' items, (1, R, K)."""
+        return table_NK[self.items].unsqueeze(0)
+
+
+FirstInput = ItemInput | TableInput
+AnyInput = LayerInput | FirstInput
+"""Inputs of a layer; those of the first one (`is_first`) are the same in every step."""
+
+
+def _shared_product(shared_BC: Tensor, key_BC: Tensor) -> Tensor:
+    """What the shared inputs add to all products of a user, (B, 1, 1)."""
+    return (shared_BC * key_BC).sum(dim=1).view(-1, 1, 1)
