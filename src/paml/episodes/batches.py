@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.episodes.features import Features, FeatureTable, InputSpec
-from paml.episodes.tasks import Block, TaskBatch
+from paml.episodes.features import Features, FeatureTable, InputSpec, unknown
+from paml.episodes.tasks import Block, Known, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Loader:
             FeatureTable.of(data, side, inputs) for side in ("user", "item", "context")
         )
         self._context = context if context.fields else None
+        self._item_count = data.manifest.items
         self._item, self._target = data.array("item"), data.array("target")
         self._device, self._dtype = torch.device(device), dtype
 
@@ -81,6 +82,21 @@ class Loader:
             user_B=batch.user_B,
             query=self._block(batch.query, index_BL[:, S:]),
         )
+
+    def all_items(self) -> tuple[Features, Tensor]:
+        """The fields of all items, and their rows."""
+        item_I = np.arange(self._item_count)
+        return self._items.rows(item_I).to(self._device), torch.from_numpy(item_I).to(self._device)
+
+    def load_known(self, known: Known, items: tuple[Features, Tensor]) -> SupportBatch:
+        """What is known about users; support rows refer to `items`, which are all of them."""
+        index_BR = torch.from_numpy(self._item[known.support.row_BL].astype(np.int64)).to(self._device)
+        users = self._users.rows(known.user_B).to(self._device)
+        return SupportBatch(users, *items, self._block(known.support, index_BR))
+
+    def unknown_context(self) -> Features | None:
+        """A context of which nothing is known; None for data sets without context."""
+        return None if self._context is None else unknown(self._context.fields).to(self._device)
 
     def _block(self, block: Block, index_BR: Tensor) -> RowBlock:
         context = None if self._context is None else self._context.rows(block.row_BL.ravel()).to(self._device)

@@ -19,6 +19,7 @@ from paml.data.dataset import Dataset
 from paml.data.schema import Target
 from paml.episodes import ragged
 from paml.episodes.tasks import Block, Known, Tasks
+from paml.errors import SettingsError
 
 CELLS_AT_ONCE = 1 << 24  # scores that are held at once: users of a block times items
 LENGTH = 20
@@ -52,6 +53,13 @@ def liked_level(target: Target) -> float:
         return 1.0
     steps = math.ceil(0.75 * (target.high - target.low) / target.step - 1e-9)
     return target.low + steps * target.step
+
+
+def check_liked(target: Target, liked: float | None) -> None:
+    """Raise a SettingsError unless a level of relevant items lies on the scale, above its lowest value."""
+    if liked is not None and not target.low < liked <= target.high:
+        scale = f"above {target.low:g} and at most {target.high:g}"
+        raise SettingsError(f"liked is {liked:g}", remedy=f"expected a value of the scale, {scale}")
 
 
 def users_at_once(items: int) -> int:
