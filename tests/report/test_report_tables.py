@@ -11,7 +11,7 @@ import pytest
 
 from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, precise, significant, spread
 from paml.analysis.results import Results
-from paml.analysis.verdict import sureness
+from paml.analysis.sentences import sureness
 from paml.errors import SettingsError
 from paml.report.render import Form, Table, render
 from paml.report.tables import all_tables
@@ -19,7 +19,9 @@ from report.comparison import METHODS, VARIANTS, summarised
 
 Make = Callable[..., Results]
 AWKWARD = "a & b_c % #1 $x$ {y} ~^ \\ | * [z] <w>"
-EVERY = ["comparison", "groups", "rates", "paired", "pairs", "shots", "activity", "by_group", "items", "cost"]
+LISTS = ["lists", "list_contents", "list_shots", "against_ndcg10", "against_recall20", "list_groups", "paired_lists"]
+OTHERS = ["rates", "paired", "pairs", "shots", "activity", "by_group", "items", "cost"]
+EVERY = ["comparison", "groups", *LISTS, *OTHERS]
 PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups", "paper_failure"]
 ABLATION = ("reg_paml gamma=0.01", "at_paml outer_rate=5e-4", "paml outer_rate=5e-5", "reg_paml head=classes")
 WISHES: dict[str, dict[str, Any]] = {
@@ -87,7 +89,7 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
         assert line["difference"] == number(test.difference)
         assert line["p (Holm)"] == p_value(test.holm_p)
     for line in parsed(render(tables["shots"], "markdown")):
-        assert list(line.values())[1:] == [number(mean) for mean in found.shots.means[label[line[""]]]]
+        assert list(line.values())[1:] == [number(mean) for mean in found.shots["mse"].means[label[line[""]]]]
     for line in parsed(render(tables["items"], "markdown")):
         assert line["cold items (15 users)"] == number(found.items.cold[label[line[""]]])
     assert found.by_group is not None

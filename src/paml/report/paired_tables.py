@@ -1,21 +1,34 @@
 """The tables of paired tests: methods against the best baseline, and against each other."""
 
+from collections.abc import Sequence
+
 from paml.analysis.comparisons import Paired, improves
 from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
+from paml.analysis.sentences import sureness
 from paml.analysis.tests import Interval
-from paml.analysis.verdict import sureness
 from paml.report.render import Table
 
 
 def paired(results: Results) -> Table:
-    """Methods and variants against the best baseline of each metric, user by user."""
+    """Methods and variants against the best baseline of each metric of query rows, user by user."""
+    title = "Paired tests against the best baseline"
+    return _paired(results, "paired", title, results.plan.about("rows"))
+
+
+def paired_lists(results: Results) -> Table:
+    """The same for lists of all items."""
+    title = "Paired tests of lists against the best baseline that ranks"
+    return _paired(results, "paired_lists", title, results.plan.about("list"))
+
+
+def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFacts]) -> Table:
     label = results.plan.labels
     rows: list[tuple[str, ...]] = []
     rules: list[int] = []
     against: dict[str, list[str]] = {}
-    for metric in results.plan.metrics:
+    for metric in metrics:
         rules.append(len(rows))
         places, lines = metric.digits, results.paired[metric.name]
         if lines:
@@ -43,7 +56,7 @@ def paired(results: Results) -> Table:
     )
     tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
     columns = ("metric", "method", "difference", "95 %", *tests, "in each seed", "the method is")
-    return Table("paired", "Paired tests against the best baseline", columns, tuple(rows), note, rules=tuple(rules[1:]))
+    return Table(name, title, columns, tuple(rows), note, rules=tuple(rules[1:]))
 
 
 def pairs(results: Results) -> Table:
