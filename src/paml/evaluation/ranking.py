@@ -46,6 +46,19 @@ class Lists:
     first_U: np.ndarray
     """Rank of the first relevant item among all candidates, from 1; 0 where none is relevant."""
 
+    def __len__(self) -> int:
+        return len(self.item_UL)
+
+    def of(self, users: np.ndarray) -> "Lists":
+        """The lists of some users."""
+        return Lists(
+            self.item_UL[users],
+            self.rated_UL[users],
+            self.relevant_UL[users],
+            self.relevant_U[users],
+            self.first_U[users],
+        )
+
 
 def liked_level(target: Target) -> float:
     """The lowest rating that counts as liked: three quarters of the scale, rounded up to a level (4 of 1 to 5)."""
