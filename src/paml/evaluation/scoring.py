@@ -80,6 +80,7 @@ def rank_with(ensemble: Ensemble, loader: Loader) -> Rank:
             total_BI = total_BI + torch.cat([member.head.predict(out_BRK).cpu() for out_BRK in outputs], dim=1)
         return total_BI / len(tables)
 
+    @torch.no_grad()
     def rank(known: Known) -> Tensor:
         return torch.cat([score(part) for part in _parts(known)])
 
