@@ -408,3 +408,60 @@ def test_results_are_read_as_they_were_written(make: Make, tmp_path: Path) -> No
 def test_what_is_not_a_number_is_none() -> None:
     assert ProfileMean(mean=float("nan"), users=1).mean is None
     assert ProfileMean(mean=float("inf"), users=1).mean is None
+
+
+def test_lists_are_compared_as_errors_are(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path)
+    found = summarise_comparison(folder, resamples=QUICK)
+    rows, scenarios = (pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios"))
+    assert found.best_lists == Best(baseline="bias", method="reg_paml")
+    assert found.mean("training_mean", "ndcg10") is None  # it only predicts
+    assert "training_mean" not in found.list_groups
+    groups = found.list_groups["reg_paml"]
+    assert groups.gap == fairness.gap(rows, "reg_paml", "ndcg10", resamples=QUICK)
+    assert groups.gap_against_baseline == fairness.gap_difference(rows, "reg_paml", "bias", "ndcg10", resamples=QUICK)
+    assert list(found.shots) == ["mse", *(metric.name for metric in found.plan.about("list"))]
+    assert set(found.paired) == {metric.name for metric in found.plan.about("rows", "list")}  # contents are not judged
+    for test in found.shot_tests["ndcg10"]:
+        part = scenarios.filter(pl.col("scenario") == "shots", pl.col("value") == test.value)
+        means = dict(part.group_by("method").agg(pl.col("ndcg10").mean()).iter_rows())
+        assert test.method == max((*METHODS, *VARIANTS), key=lambda name: means[name])
+        assert test.method_mean == pytest.approx(means[test.method])
+        assert test.ratio == pytest.approx(means[test.method] / means[test.baseline])
+        both = part.filter(pl.col("method").is_in([test.method, test.baseline]))
+        assert test.paired == statistics.paired(both, test.method, test.baseline, "ndcg10", resamples=QUICK)
+
+
+def test_what_is_said_about_lists(make: Make) -> None:
+    said = text_of(make())
+    assert "Of all items, REG-PAML shows users the best list: nDCG@10, catalogue 0.31" in said
+    assert "higher than the best baseline that ranks, item + user bias (0.2" in said
+    assert re.search(r"REG-PAML has better lists than every baseline (from|at) .* \(by the means\)", said)
+    assert "By the lists, with REG-PAML, minor users (20 of 60 users) fare worse than major users" in said
+    assert "By the lists, against item + user bias, minor users change by +0.0" in said
+    assert re.search(r"REG-PAML's first ten show [\d.]+ % of all items to somebody; those of item \+ user bias", said)
+    worse = text_of(make(methods=["melu"], variants=()))
+    assert "shows users the best list: nDCG@10, catalogue" in worse
+    assert ", a baseline. The best method by its lists, MeLU (0.2" in worse
+    assert "there is no method that ranks to compare with" in text_of(make(methods=[], variants=()))
+    assert "there is no baseline that ranks to compare with" in text_of(make(baselines=["training_mean"]))
+
+
+def test_entries_that_only_rank(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path)
+    for name in ("rows", "scenarios"):
+        frame = pl.read_parquet(folder / f"{name}.parquet")
+        only = pl.col("method").is_in(["bias", "reg_paml"])
+        errors = ("mse", "mae", "ndcg3", "ndcg5")
+        frame.with_columns(pl.when(~only).then(pl.col(one)).alias(one) for one in errors).write_parquet(
+            folder / f"{name}.parquet"
+        )
+    found = summarise_comparison(folder, resamples=QUICK)
+    assert found.best == Best(baseline="item_mean", method="reg_paml gamma=0.01")
+    assert found.best_lists == Best(baseline="bias", method="reg_paml")
+    assert {line.method for line in found.paired["mse"]} == {"melu", "paml", *VARIANTS}
+    assert {line.method for line in found.paired["ndcg10"]} == {*METHODS, *VARIANTS}
+    assert found.loses_to["reg_paml"] == ()
+    assert found.groups["reg_paml"].gap.difference is None
+    assert "MSE is undefined" not in " ".join(found.verdict)
+    assert any("REG-PAML shows users the best list" in sentence for sentence in found.verdict)

@@ -104,6 +104,45 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
     assert beside["Meta-SGD"]["MSE, ours"] == NOTHING
 
 
+def test_tables_of_lists_equal_the_results(make: Make) -> None:
+    found = make()
+    tables, label = named(found), {entry.label: entry.name for entry in found.plan.entries}
+    lines = parsed(render(tables["lists"], "markdown"))
+    assert {label[line[""]] for line in lines} == set(label.values()) - {"training_mean"}  # which does not rank
+    for line in lines:
+        name = label[line[""]]
+        one = found.summary(name, "ndcg10")
+        assert line["nDCG@10 ↑"] == spread(one.mean, one.deviation)
+        assert line["recall@20 ↑"] == number(found.mean(name, "recall20"))
+    for line in parsed(render(tables["list_contents"], "markdown")):
+        assert line["coverage"] == number(found.pooled["coverage"][label[line[""]]].mean)
+        assert line["diversity"] == number(found.mean(label[line[""]], "diversity"))
+    assert not tables["list_contents"].best  # described, and not judged
+    for line in parsed(render(tables["list_shots"], "markdown")):
+        assert list(line.values())[1:] == [number(mean) for mean in found.shots["ndcg10"].means[label[line[""]]]]
+    for metric in ("ndcg10", "recall20"):
+        against = parsed(render(tables[f"against_{metric}"], "markdown"))
+        for line, test in zip(against, found.shot_tests[metric], strict=True):
+            assert (label[line["best baseline"]], label[line["best method"]]) == (test.baseline, test.method)
+            assert (line["its value"], line["value"]) == (number(test.baseline_mean), number(test.method_mean))
+            assert line["ratio"] == number(test.ratio, 2)
+            assert line["seeds"] == "agree"
+    for line in parsed(render(tables["list_groups"], "markdown")):
+        groups = found.list_groups[label[line[""]]]
+        assert (line["major"], line["gap"]) == (number(groups.gap.major), number(groups.gap.difference))
+    paired = {
+        (line["metric"], label[line["method"]]): line for line in parsed(render(tables["paired_lists"], "markdown"))
+    }
+    for test in found.paired["ndcg10"]:
+        assert paired["nDCG@10", test.method]["difference"] == number(test.difference)
+    assert "nDCG@10 ↑" not in tables["comparison"].columns  # lists have tables of their own
+
+
+def test_tables_of_lists_fit_on_a_terminal(make: Make) -> None:
+    tables = named(make())
+    assert all(max(map(len, render(tables[name], "text").splitlines())) <= 120 for name in LISTS)
+
+
 def test_rates_and_pairs_equal_the_results(make: Make) -> None:
     found = make()
     tables, label = named(found), {entry.label: entry.name for entry in found.plan.entries}

@@ -1,9 +1,6 @@
 """Tables of major and minor users: by errors, and by lists."""
 
-from collections.abc import Mapping
-
 from paml.analysis.format import NOTHING, interval, number, p_value, spread
-from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Groups, Results
 from paml.analysis.sentences import WITHIN, judgement
 from paml.report.layout import in_order, rules, short
@@ -19,28 +16,13 @@ _JUDGEMENTS = {
 
 
 def groups(results: Results) -> Table:
-    """Major and minor users by the headline metric."""
-    return _groups(results, "groups", results.plan.headline, results.groups, results.best.baseline)
-
-
-def list_groups(results: Results) -> Table | None:
-    """The same by the lists that users would be shown."""
-    metric = results.plan.list_headline
-    if metric is None:
-        return None
-    return _groups(results, "list_groups", metric, results.list_groups, results.best_lists.baseline)
-
-
-def _groups(
-    results: Results, key: str, metric: MetricFacts, by_entry: Mapping[str, Groups], baseline: str | None
-) -> Table:
-    """The paper's test, the gap, and whether it is shown to be small."""
-    order, places = [entry for entry in in_order(results) if entry.name in by_entry], metric.digits
+    """Major and minor users by the headline metric: the paper's test, the gap, and whether it is shown to be small."""
+    order, places, name = in_order(results), results.plan.headline.digits, results.plan.headline.label
     rows = []
     for entry in order:
-        found = by_entry[entry.name]
-        major, minor = (results.summary(entry.name, metric.name, group) for group in ("major", "minor"))
-        gap, against = found.gap, found.gap_against_baseline
+        found = results.groups[entry.name]
+        major, minor = (results.summary(entry.name, group=group) for group in ("major", "minor"))
+        gap = found.gap
         rows.append(
             (
                 entry.label,
@@ -50,18 +32,49 @@ def _groups(
                 interval(gap.interval, places),
                 p_value(gap.welch_p),
                 p_value(gap.equivalence_p),
-                NOTHING if gap.difference is None else _JUDGEMENTS[judgement(gap)],
-                NOTHING if against is None else number(against.difference, places),
-                NOTHING if against is None else interval(against.interval, places),
+                *_judged(found, places),
             )
         )
     note = (
         "p: the paper's two-tailed t-test of major against minor users; a large p does not show that they are equal. "
         "Gap: minor − major, with a bootstrap interval and Welch's test; a user's seeds are one observation. "
         f"p (equal): of a gap of {WITHIN} of the mean or more; below 0.05 the groups are equal within {WITHIN}."
+        f"{_against(results, results.best.baseline)}"
     )
-    if baseline is not None:
-        note += f" Against baseline: the gap less that of {results.plan.labels[baseline]}."
     tests = ("p", "gap", "95 %", "p (gap)", "p (equal)", "groups are", "against baseline", "95 % (against)")
-    columns = ("", f"{short(metric)} major", f"{short(metric)} minor", *tests)
-    return Table(key, f"Major and minor users, {metric.label}", columns, tuple(rows), note, rules=rules(order))
+    columns = ("", f"{name} major", f"{name} minor", *tests)
+    return Table("groups", f"Major and minor users, {name}", columns, tuple(rows), note, rules=rules(order))
+
+
+def list_groups(results: Results) -> Table | None:
+    """The same by the lists that users would be shown, without deviations and p-values: it must fit."""
+    metric = results.plan.list_headline
+    if metric is None:
+        return None
+    order, places = [entry for entry in in_order(results) if entry.name in results.list_groups], metric.digits
+    rows = []
+    for entry in order:
+        found = results.list_groups[entry.name]
+        means = (number(value, places) for value in (found.gap.major, found.gap.minor, found.gap.difference))
+        rows.append((entry.label, *means, interval(found.gap.interval, places), *_judged(found, places)))
+    note = (
+        f"{metric.label}. Gap: minor − major, with a bootstrap interval over users; equal within {WITHIN}: of the "
+        f"mean, by an equivalence test.{_against(results, results.best_lists.baseline)}"
+    )
+    columns = ("", "major", "minor", "gap", "95 %", "groups are", "against", "95 % (against)")
+    title = f"Major and minor users, {short(metric)} of the list"
+    return Table("list_groups", title, columns, tuple(rows), note, rules=rules(order))
+
+
+def _judged(found: Groups, places: int) -> tuple[str, str, str]:
+    """What the gap is shown to be, and how it differs from the best baseline's."""
+    gap, against = found.gap, found.gap_against_baseline
+    return (
+        NOTHING if gap.difference is None else _JUDGEMENTS[judgement(gap)],
+        NOTHING if against is None else number(against.difference, places),
+        NOTHING if against is None else interval(against.interval, places),
+    )
+
+
+def _against(results: Results, baseline: str | None) -> str:
+    return "" if baseline is None else f" Against baseline: the gap less that of {results.plan.labels[baseline]}."

@@ -8,6 +8,7 @@ from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
 from paml.analysis.sentences import sureness
 from paml.analysis.tests import Interval
+from paml.report.layout import short
 from paml.report.render import Table
 
 
@@ -18,12 +19,12 @@ def paired(results: Results) -> Table:
 
 
 def paired_lists(results: Results) -> Table:
-    """The same for lists of all items."""
+    """The same for lists of all items, with one p-value: there are more metrics, and the table must fit."""
     title = "Paired tests of lists against the best baseline that ranks"
-    return _paired(results, "paired_lists", title, results.plan.about("list"))
+    return _paired(results, "paired_lists", title, results.plan.about("list"), brief=True)
 
 
-def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFacts]) -> Table:
+def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFacts], *, brief: bool = False) -> Table:
     label = results.plan.labels
     rows: list[tuple[str, ...]] = []
     rules: list[int] = []
@@ -33,15 +34,14 @@ def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFac
         places, lines = metric.digits, results.paired[metric.name]
         if lines:
             baseline = f"{label[lines[0].reference]} ({count(lines[0].users, 'user')})"
-            against.setdefault(baseline, []).append(metric.label)
+            against.setdefault(baseline, []).append(short(metric))
         rows += [
             (
-                metric.label,
+                short(metric),
                 label[line.method],
                 number(line.difference, places),
                 interval(line.interval, places),
-                p_value(line.t_p),
-                p_value(line.wilcoxon_p),
+                *(() if brief else (p_value(line.t_p), p_value(line.wilcoxon_p))),
                 p_value(line.holm_p),
                 ", ".join(number(value, places) for value in line.by_seed) or NOTHING,
                 _sure(metric, line),
@@ -54,7 +54,7 @@ def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFac
         f"the same metric: {best}. 95 %: bootstrap over users, each with the rows of all seeds. "
         "Surely: p (Holm) < 0.05, and all seeds have the same sign."
     )
-    tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
+    tests = ("p (Holm)",) if brief else ("p (t)", "p (Wilcoxon)", "p (Holm)")
     columns = ("metric", "method", "difference", "95 %", *tests, "in each seed", "the method is")
     return Table(name, title, columns, tuple(rows), note, rules=tuple(rules[1:]))
 
