@@ -26,13 +26,13 @@ def _best(results: Results, metric: MetricFacts) -> list[str]:
     method, baseline = results.best_lists.method, results.best_lists.baseline
     label, first = results.plan.labels, leader(results, results.best_lists, metric)
     assert first is not None
-    best = f"Of all items, {label[first]} shows users the best list: {metric.label} {value(results, first, metric)}"
+    who = label[first] if first == method or method is None else f"{label[first]}, a baseline,"
+    best = f"Of all items, {who} shows users the best list: {metric.label} {value(results, first, metric)}"
     if method is None or baseline is None:
         return [f"{best}; there is no {'method' if method is None else 'baseline'} that ranks to compare with."]
     if first == method:
         names = "It", f"the best baseline that ranks, {label[baseline]} ({value(results, baseline, metric)})"
     else:
-        best += ", a baseline"
         names = f"The best method by its lists, {label[method]} ({value(results, method, metric)}),", "that"
     return [f"{best}.", difference(results, metric, method, *names)]
 

@@ -51,6 +51,11 @@ class MetricFacts(Settings):
     about: About = "rows"
 
     @property
+    def short(self) -> str:
+        """The label where it is clear what was ranked: nDCG@10 for "nDCG@10, catalogue"."""
+        return self.label.partition(",")[0]
+
+    @property
     def judged(self) -> bool:
         """Whether entries are compared by it."""
         return self.about != "contents"

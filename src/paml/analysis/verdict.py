@@ -47,7 +47,9 @@ def undefined(results: Results, about: About = "rows", *, only_first: bool = Fal
         if worst is not None and worst.undefined:
             several = worst.seeds > 1
             unit = count(worst.rows, "row" if several else "test user") + (" (a user in a seed)" if several else "")
-            alike.setdefault(f"undefined for {worst.undefined:,} of {unit}", []).append(metric.label)
+            alike.setdefault(f"undefined for {worst.undefined:,} of {unit}", []).append(
+                metric.label if only_first else metric.short
+            )
     said = [f"{listing(names)} {'is' if len(names) == 1 else 'are'} {where}" for where, names in alike.items()]
     return [f"{'; '.join(said)}; these are excluded."] if said else []
 

@@ -3,7 +3,7 @@
 from paml.analysis.format import NOTHING, interval, number, p_value, spread
 from paml.analysis.results import Groups, Results
 from paml.analysis.sentences import WITHIN, judgement
-from paml.report.layout import in_order, rules, short
+from paml.report.layout import in_order, rules
 from paml.report.render import Table
 
 _JUDGEMENTS = {
@@ -62,7 +62,7 @@ def list_groups(results: Results) -> Table | None:
         f"mean, by an equivalence test.{_against(results, results.best_lists.baseline)}"
     )
     columns = ("", "major", "minor", "gap", "95 %", "groups are", "against", "95 % (against)")
-    title = f"Major and minor users, {short(metric)} of the list"
+    title = f"Major and minor users, {metric.short} of the list"
     return Table("list_groups", title, columns, tuple(rows), note, rules=rules(order))
 
 

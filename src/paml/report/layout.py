@@ -43,8 +43,3 @@ def in_order(results: Results) -> list[Entry]:
 def rules(order: list[Entry]) -> tuple[int, ...]:
     """A rule between kinds."""
     return tuple(k for k in range(1, len(order)) if order[k].kind != order[k - 1].kind)
-
-
-def short(metric: MetricFacts) -> str:
-    """A metric's label where it is clear what was ranked."""
-    return metric.label.partition(",")[0]

@@ -4,7 +4,7 @@ from paml.analysis.format import NOTHING, interval, number, spread
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results, ShotTest
 from paml.analysis.verdict import undefined
-from paml.report.layout import ARROWS, by_entry, in_order, rules, short
+from paml.report.layout import ARROWS, by_entry, in_order, rules
 from paml.report.render import Table, ranked
 
 FOLLOWED = 2
@@ -31,7 +31,7 @@ def lists(results: Results) -> Table:
         for metric in metrics
     ]
     best, second = ranked(compared, [metric.better for metric in metrics])
-    columns = ("", *(f"{short(metric)} {ARROWS[metric.better]}" for metric in metrics))
+    columns = ("", *(f"{metric.short} {ARROWS[metric.better]}" for metric in metrics))
     return Table("lists", "What a user would be shown", columns, rows, _notes(results), best, second, rules(order))
 
 
@@ -68,7 +68,7 @@ def list_shots(results: Results) -> Table | None:
     if metric is None:
         return None
     found = results.shots[metric.name]
-    title = f"{short(metric)} of the list by the number of known {results.plan.data.known}s"
+    title = f"{metric.short} of the list by the number of known {results.plan.data.known}s"
     note = "Only this many of a user's support rows are known; candidates and query rows are the same in all columns."
     made = by_entry(results, "list_shots", title, found.values, lambda name: found.means[name], note, metric)
     return made if any(value is not None for line in found.means.values() for value in line) else None
@@ -94,7 +94,7 @@ def _against(results: Results, metric: MetricFacts) -> Table:
         )
         for test in tests
     )
-    title = f"{short(metric)} of the list: the best method against the best baseline"
+    title = f"{metric.short} of the list: the best method against the best baseline"
     note = (
         "Both are the best with as many known rows, by the mean; chosen and tested on the same users, so read "
         "intervals close to 0 with care. 95 %: bootstrap over users of the difference."

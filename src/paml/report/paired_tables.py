@@ -8,7 +8,6 @@ from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
 from paml.analysis.sentences import sureness
 from paml.analysis.tests import Interval
-from paml.report.layout import short
 from paml.report.render import Table
 
 
@@ -34,10 +33,10 @@ def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFac
         places, lines = metric.digits, results.paired[metric.name]
         if lines:
             baseline = f"{label[lines[0].reference]} ({count(lines[0].users, 'user')})"
-            against.setdefault(baseline, []).append(short(metric))
+            against.setdefault(baseline, []).append(metric.short)
         rows += [
             (
-                short(metric),
+                metric.short,
                 label[line.method],
                 number(line.difference, places),
                 interval(line.interval, places),
