@@ -11,7 +11,18 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = ["batches", "engine", "memory_search", "growth", "sources", "store", "predictor", "serve", "questions"]
+NAMES = [
+    "batches",
+    "engine",
+    "memory_search",
+    "growth",
+    "sources",
+    "store",
+    "predictor",
+    "serve",
+    "questions",
+    "ranking",
+]
 
 
 class Tee(io.StringIO):

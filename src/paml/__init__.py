@@ -32,12 +32,13 @@ if TYPE_CHECKING:  # what `MODULES` says, for those who read types
     )
     from paml.evaluation.scoring import summarise
     from paml.experiments.compare import compare
+    from paml.experiments.evaluate import evaluate
     from paml.experiments.tuning.search import tune
     from paml.recommend.elicitation import Question
     from paml.recommend.predictor import Predictor, Recommendation, User
     from paml.recommend.requests import NewUser, Rating
     from paml.training.loop import train
-    from paml.training.run import Run, evaluate
+    from paml.training.run import Run
 
     __version__: str
 
@@ -61,7 +62,7 @@ MODULES = {
     "User": "paml.recommend.predictor",
     "compare": "paml.experiments.compare",
     "describe": "paml.data.describe",
-    "evaluate": "paml.training.run",
+    "evaluate": "paml.experiments.evaluate",
     "inspect": "paml.data.infer.render",
     "prepare": "paml.data.prepare",
     "summarise": "paml.evaluation.scoring",

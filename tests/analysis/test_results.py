@@ -14,10 +14,21 @@ from paml.analysis import comparisons as statistics, fairness
 from paml.analysis.fairness import GroupGap
 from paml.analysis.plan import read_plan
 from paml.analysis.results import Best, ProfileMean, Results, read_results, write_results
+from paml.analysis.sentences import judgement, sureness
 from paml.analysis.summarise import summarise_comparison
-from paml.analysis.verdict import costs, judgement, sureness, verdict
+from paml.analysis.verdict import costs, verdict
 from paml.errors import FormatError
-from report.comparison import BASELINES, METHODS, QUICK, REFERENCE, SHOTS, VARIANTS, summarised, write_comparison
+from report.comparison import (
+    BASELINES,
+    METHODS,
+    ONLY_PREDICTS,
+    QUICK,
+    REFERENCE,
+    SHOTS,
+    VARIANTS,
+    summarised,
+    write_comparison,
+)
 
 ENTRIES = [*BASELINES["rating"], REFERENCE, *METHODS, *VARIANTS]
 Make = Callable[..., Results]
@@ -51,11 +62,13 @@ def test_values_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert found.missing == ()
     assert found.best == Best(baseline="bias", method="reg_paml")
     for metric in found.plan.metrics:
-        assert found.table[metric.name] == statistics.over_seeds(rows, metric.name)
+        scored = rows if metric.about == "rows" else rows.filter(pl.col("method") != ONLY_PREDICTS[0])
+        expected = statistics.over_seeds(scored, metric.name)
+        assert {name: line for name, line in found.table[metric.name].items() if name in expected} == expected
     means = rows.group_by("method").agg(pl.col("mse").filter(pl.col("mse").is_finite()).mean())
     assert means.filter(pl.col("method").is_in(BASELINES["rating"])).sort("mse")["method"][0] == "bias"
     family = rows.filter(pl.col("method").is_in(["bias", *METHODS, *VARIANTS]))
-    for metric in found.plan.metrics:
+    for metric in found.plan.about("rows", "list"):
         paired = statistics.paired_table(family, "bias", metric.name, resamples=QUICK)
         assert found.paired[metric.name] == tuple(paired)
         stars = {
@@ -94,9 +107,9 @@ def test_breakdowns(tmp_path: Path) -> None:
     by_age = own.filter(pl.col("user.age") == "25")
     assert found.by_group.values["25"]["paml"].mean == pytest.approx(by_age["mse"].mean())
     assert found.by_group.values["25"]["paml"].users == 20
-    assert list(found.shots.values) == SHOTS
+    assert list(found.shots["mse"].values) == SHOTS
     three = scenarios.filter(pl.col("method") == "paml", pl.col("scenario") == "shots", pl.col("value") == "3")
-    assert found.shots.means["paml"][2] == pytest.approx(three["mse"].mean())
+    assert found.shots["mse"].means["paml"][2] == pytest.approx(three["mse"].mean())
     assert found.items.cold_users == 15
     assert found.items.cold["bias"] > found.items.warm["bias"]
     assert found.cost["paml"].fit_seconds == 40.5
@@ -212,7 +225,7 @@ def test_nothing_finished_yet(make: Make) -> None:
     found = make(unfinished=tuple((name, seed) for name in ENTRIES for seed in (0, 1)))
     assert len(found.missing) == 18
     assert found.best == Best(baseline=None, method=None)
-    assert found.shots.values == ()
+    assert found.shots["mse"].values == ()
     assert found.by_activity.bins == ()
     assert found.verdict[0] == "No test user was scored, so nothing can be concluded."
 
@@ -277,7 +290,7 @@ def test_a_baseline_that_is_best(make: Make) -> None:
 
 def test_clicks(make: Make) -> None:
     found = make(target="click", source="taobao")
-    assert [metric.name for metric in found.plan.metrics] == ["nel", "auc"]
+    assert [metric.name for metric in found.plan.about("rows")] == ["nel", "auc"]
     assert found.plan.headline.name == "nel"
     assert "REG-PAML is best: NEL 0.0" in text_of(found)
     assert found.paper is not None
@@ -368,7 +381,7 @@ def test_damaged_and_old_plans_are_refused(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     whole = json.loads((tmp_path / "plan.json").read_text())
     for change, message in (
-        ({"format": 1}, "is of format 1, and this version reads format 2; compare again with this version"),
+        ({"format": 1}, "is of format 1, and this version reads format 3; compare again with this version"),
         ({"metrics": []}, "'metrics': .*; compare again with this version"),
         ({"data": {**whole["data"], "target": "smell"}}, r"'data\.target': .*'rating' or 'click'"),
         ({"colour": "blue"}, "'colour': Extra inputs"),
@@ -395,3 +408,60 @@ def test_results_are_read_as_they_were_written(make: Make, tmp_path: Path) -> No
 def test_what_is_not_a_number_is_none() -> None:
     assert ProfileMean(mean=float("nan"), users=1).mean is None
     assert ProfileMean(mean=float("inf"), users=1).mean is None
+
+
+def test_lists_are_compared_as_errors_are(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path)
+    found = summarise_comparison(folder, resamples=QUICK)
+    rows, scenarios = (pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios"))
+    assert found.best_lists == Best(baseline="bias", method="reg_paml")
+    assert found.mean("training_mean", "ndcg10") is None  # it only predicts
+    assert "training_mean" not in found.list_groups
+    groups = found.list_groups["reg_paml"]
+    assert groups.gap == fairness.gap(rows, "reg_paml", "ndcg10", resamples=QUICK)
+    assert groups.gap_against_baseline == fairness.gap_difference(rows, "reg_paml", "bias", "ndcg10", resamples=QUICK)
+    assert list(found.shots) == ["mse", *(metric.name for metric in found.plan.about("list"))]
+    assert set(found.paired) == {metric.name for metric in found.plan.about("rows", "list")}  # contents are not judged
+    for test in found.shot_tests["ndcg10"]:
+        part = scenarios.filter(pl.col("scenario") == "shots", pl.col("value") == test.value)
+        means = dict(part.group_by("method").agg(pl.col("ndcg10").mean()).iter_rows())
+        assert test.method == max((*METHODS, *VARIANTS), key=lambda name: means[name])
+        assert test.method_mean == pytest.approx(means[test.method])
+        assert test.ratio == pytest.approx(means[test.method] / means[test.baseline])
+        both = part.filter(pl.col("method").is_in([test.method, test.baseline]))
+        assert test.paired == statistics.paired(both, test.method, test.baseline, "ndcg10", resamples=QUICK)
+
+
+def test_what_is_said_about_lists(make: Make) -> None:
+    said = text_of(make())
+    assert "Of all items, REG-PAML shows users the best list: nDCG@10, catalogue 0.31" in said
+    assert "higher than the best baseline that ranks, item + user bias (0.2" in said
+    assert re.search(r"REG-PAML has better lists than every baseline (from|at) .* \(by the means\)", said)
+    assert "By the lists, with REG-PAML, minor users (20 of 60 users) fare worse than major users" in said
+    assert "By the lists, against item + user bias, minor users change by +0.0" in said
+    assert re.search(r"REG-PAML's first ten show [\d.]+ % of all items to somebody; those of item \+ user bias", said)
+    worse = text_of(make(methods=["melu"], variants=()))
+    assert "item + user bias, a baseline, shows users the best list: nDCG@10, catalogue" in worse
+    assert "The best method by its lists, MeLU (0.2" in worse
+    assert "there is no method that ranks to compare with" in text_of(make(methods=[], variants=()))
+    assert "there is no baseline that ranks to compare with" in text_of(make(baselines=["training_mean"]))
+
+
+def test_entries_that_only_rank(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path)
+    for name in ("rows", "scenarios"):
+        frame = pl.read_parquet(folder / f"{name}.parquet")
+        only = pl.col("method").is_in(["bias", "reg_paml"])
+        errors = ("mse", "mae", "ndcg3", "ndcg5")
+        frame.with_columns(pl.when(~only).then(pl.col(one)).alias(one) for one in errors).write_parquet(
+            folder / f"{name}.parquet"
+        )
+    found = summarise_comparison(folder, resamples=QUICK)
+    assert found.best == Best(baseline="item_mean", method="reg_paml gamma=0.01")
+    assert found.best_lists == Best(baseline="bias", method="reg_paml")
+    assert {line.method for line in found.paired["mse"]} == {"melu", "paml", *VARIANTS}
+    assert {line.method for line in found.paired["ndcg10"]} == {*METHODS, *VARIANTS}
+    assert found.loses_to["reg_paml"] == ()
+    assert found.groups["reg_paml"].gap.difference is None
+    assert "MSE is undefined" not in " ".join(found.verdict)
+    assert any("REG-PAML shows users the best list" in sentence for sentence in found.verdict)

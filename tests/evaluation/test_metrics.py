@@ -6,7 +6,7 @@ from scipy.stats import mannwhitneyu, ttest_ind
 from sklearn.metrics import roc_auc_score
 
 from paml.evaluation import metrics
-from paml.evaluation.metrics import METRICS, headline, metrics_for
+from paml.evaluation.metrics import METRICS, exposure_metrics, headline, metrics_for, row_metrics
 from paml.evaluation.scoring import per_user_metrics, summarise
 
 
@@ -120,8 +120,10 @@ def test_metrics_of_no_users_are_empty() -> None:
 
 
 def test_the_registry_in_the_order_of_tables() -> None:
-    assert [metric.name for metric in metrics_for("rating")] == ["mse", "ndcg3", "ndcg5", "mae"]
-    assert [metric.name for metric in metrics_for("click")] == ["nel", "auc"]
+    lists = ["ndcg10", "recall20", "hit10", "mrr", "liked10", "popularity", "novelty", "diversity"]
+    assert [metric.name for metric in metrics_for("rating")] == ["mse", "ndcg3", "ndcg5", "mae", *lists]
+    assert [metric.name for metric in metrics_for("click")] == ["nel", "auc", *lists]
+    assert [metric.name for metric in exposure_metrics("click")] == ["coverage", "gini"]
     assert all(name == metric.name for name, metric in METRICS.items())
     assert {kind: headline(kind).name for kind in ("rating", "click")} == {"rating": "mse", "click": "nel"}
     assert {headline(kind).better for kind in ("rating", "click")} == {"lower"}  # training and searches minimise it
@@ -130,8 +132,8 @@ def test_the_registry_in_the_order_of_tables() -> None:
 @pytest.mark.parametrize("kind", ["rating", "click"])
 def test_every_metric_is_a_column_and_chance_levels_stand_beside_them(kind: str) -> None:
     scored = per_user_metrics(kind, np.array([1.0, 0.0, 1.0]), np.array([0.9, 0.2, 0.4]), np.array([2, 1]))
-    chance = [f"{metric.name}_chance" for metric in metrics_for(kind) if metric.chance is not None]
-    assert set(scored) == {*(metric.name for metric in metrics_for(kind)), *chance}
+    chance = [f"{metric.name}_chance" for metric in row_metrics(kind) if metric.chance is not None]
+    assert set(scored) == {*(metric.name for metric in row_metrics(kind)), *chance}
     assert all(len(values) == 2 for values in scored.values())
     nobody = per_user_metrics(kind, np.zeros(0), np.zeros(0), np.zeros(0))
     assert list(nobody) == list(scored)

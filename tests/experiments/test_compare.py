@@ -22,7 +22,7 @@ from paml.analysis.results import MissingCell, Results, read_results
 from paml.baselines import BASELINES, Fitted, SplitRows
 from paml.baselines.registry import Baseline
 from paml.episodes.batches import Loader
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Known, Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.evaluation import metrics
 from paml.evaluation.blinding import BlindedDataset, require_untouched
@@ -274,6 +274,82 @@ def test_whoever_peeks_is_found_out(world: paml.Dataset, tmp_path: Path, monkeyp
     assert "predictions of 'cheat' are not finite" in results.missing[0].reason
     with pytest.raises(TrainingError):
         require_untouched(np.array([1.0, np.nan]), "x")
+
+
+def ranks_only(data: paml.Dataset, seed: int) -> Fitted:
+    """How often training users interacted; the user's own items last, as they are known only now."""
+    item_N = data.array("item")
+    count_I = torch.from_numpy(np.bincount(item_N[: data.training_rows], minlength=data.manifest.items))
+
+    def rank(known: Known) -> torch.Tensor:
+        score_BI = count_I.to(torch.float32).repeat(len(known.user_B), 1)
+        return score_BI.scatter(1, torch.from_numpy(item_N[known.support.row_BL].astype(np.int64)), 0.0)
+
+    return Fitted(None, {}, [], 0.0, rank=rank)
+
+
+def test_an_entry_that_only_ranks_is_compared_by_its_lists(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BASELINES, "popular", Baseline("popular", "popular", frozenset({"rating"}), ranks_only))
+    out = tmp_path / "out"
+    results = quick_compare(world, out, methods=("melu",), baselines=["bias", "popular"], seeds=1, liked=3.5)
+    assert results.plan.liked == 3.5
+    assert (results.best.baseline, results.best_lists.baseline) == ("bias", "popular")  # bias does not rank
+    assert results.mean("popular") is None
+    rows = pl.read_parquet(out / "rows.parquet")
+    assert rows.filter(pl.col("method") == "popular")["mse"].null_count() == len(rows) / 3
+    lists = rows.filter(pl.col("method") == "popular")["ndcg10"]
+    assert results.mean("popular", "ndcg10") == pytest.approx(lists.drop_nans().mean())
+    assert [line.reference for line in results.paired["ndcg10"]] == ["popular"]
+    assert [line.reference for line in results.paired["mse"]] == ["bias"]
+    assert [test.baseline for test in results.shot_tests["recall20"]] == ["popular"] * 7
+    assert set(results.list_groups) == {"popular", "melu"}
+    assert all(0 < results.pooled["coverage"][name].mean < 1 for name in ("popular", "melu"))
+    assert results.pooled["coverage"]["bias"].mean is None
+    assert "popular shows users the best list" in " ".join(results.verdict)
+    assert "–" in (out / "tables" / "comparison.txt").read_text()
+    assert "only ranks" in (out / "tables" / "comparison.txt").read_text()
+    assert "bias" not in (out / "tables" / "lists.txt").read_text()
+    assert "What a user would be shown" in (out / "report.html").read_text()
+    with pytest.raises(SettingsError, match="was begun with another level of liked items"):
+        quick_compare(world, out, methods=("melu",), baselines=["bias", "popular"], seeds=1)
+    alone = quick_compare(world, tmp_path / "alone", methods=(), baselines=["popular"], seeds=1)
+    assert alone.best.baseline is None
+    assert "there is no method that ranks" in " ".join(alone.verdict)
+
+
+def test_whoever_reads_items_of_query_rows_is_stopped(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def peek(data: paml.Dataset, seed: int) -> Fitted:
+        def rank(known: Known) -> torch.Tensor:
+            item_R = data.array("item")[data.array("offsets")[known.user_B + 1] - 1].astype(np.int64)
+            return torch.eye(data.manifest.items)[torch.from_numpy(item_R)]
+
+        return Fitted(None, {}, [], 0.0, rank=rank)
+
+    monkeypatch.setitem(BASELINES, "cheat", Baseline("cheat", "cheat", frozenset({"rating"}), peek))
+    with pytest.raises(IndexError):
+        quick_compare(world, tmp_path / "out", methods=(), seeds=1, baselines=["cheat"])
+
+
+def test_lists_are_those_of_evaluate(done: Path, world: paml.Dataset) -> None:
+    found = paml.evaluate(done / "runs" / "reg_paml@0", world)
+    rows = pl.read_parquet(done / "rows.parquet").filter((pl.col("method") == "reg_paml") & (pl.col("seed") == 0))
+    for name in ("ndcg10", "recall20", "hit10", "mrr", "liked10", "popularity", "novelty", "diversity"):
+        for group in ("major", "minor"):
+            own = rows.filter(pl.col("group") == group)[name].drop_nans()
+            assert found[name][group] == (pytest.approx(own.mean()) if len(own) else None)
+    pooled = pl.read_parquet(done / "pooled.parquet").filter(pl.col("method") == "reg_paml", pl.col("seed") == 0)
+    assert found["coverage"]["all"] == pytest.approx(pooled["coverage"][0])
+    assert found["coverage"]["minor"] <= found["coverage"]["all"]
+    assert found["liked"] == 4.0
+    strict = paml.evaluate(done / "runs" / "reg_paml@0", world, liked=5)
+    assert strict["undefined"]["ndcg10"] >= found["undefined"]["ndcg10"]
+    assert strict["mse"] == found["mse"]
+    with pytest.raises(SettingsError, match="liked is 9; expected a value of the scale, above 1 and at most 5"):
+        paml.evaluate(done / "runs" / "reg_paml@0", world, liked=9)
 
 
 def test_training_that_reads_other_rows_is_stopped(world: paml.Dataset) -> None:

@@ -376,3 +376,26 @@ def test_the_command(small: paml.Dataset, tmp_path: Path, monkeypatch: pytest.Mo
     again = CliRunner().invoke(app, [*arguments, "--json"])
     assert json.loads(again.stdout)["best_recipe"] == best
     assert CliRunner().invoke(app, ["train", str(small.path), "--recipe", best, "--method", "melu"]).exit_code == 0
+
+
+def test_a_search_may_be_judged_by_lists(small: paml.Dataset, tmp_path: Path) -> None:
+    found = search(small, tmp_path / "out", by="ndcg10", budget=2)
+    trials = log(tmp_path / "out")
+    assert found.metric == "ndcg10"
+    assert [trial["state"] for trial in trials] == ["finished"] * 2
+    assert found.best.validation == -min(trial["validation"] for trial in trials) > 0  # a search minimises
+    best = paml.evaluate(found.run, small, "validation")
+    assert best["ndcg10"]["all"] == pytest.approx(found.best.validation)
+    assert f"# NDCG10 of validation users: {found.best.validation:.6f}" in (tmp_path / "out" / "best.toml").read_text()
+    with pytest.raises(SettingsError, match="was begun with another metric to judge by"):
+        search(small, tmp_path / "out", budget=2)
+    with pytest.raises(SettingsError, match="trials cannot be judged by 'ndgc10'; did you mean 'ndcg10'"):
+        search(small, tmp_path / "other", by="ndgc10")
+    with pytest.raises(SettingsError, match="trials cannot be judged by 'popularity'"):
+        search(small, tmp_path / "other", by="popularity")
+
+
+def test_judged_by_the_loss_a_search_is_the_usual_one(small: paml.Dataset, tmp_path: Path) -> None:
+    usual, named = (search(small, tmp_path / name, budget=2, by=by) for name, by in (("a", None), ("b", "mse")))
+    assert without_time(tmp_path / "a") == without_time(tmp_path / "b")
+    assert usual.best.validation == named.best.validation

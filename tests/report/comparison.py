@@ -18,6 +18,7 @@ METHODS = ["melu", "paml", "reg_paml"]
 VARIANTS = ("reg_paml gamma=0.01", "reg_paml gamma=1e-05")
 BASELINES = {"rating": ["training_mean", "item_mean", "bias"], "click": ["constant_rate", "user_rate", "logistic"]}
 REFERENCE = "retrained_mf"
+ONLY_PREDICTS = ("training_mean", "constant_rate")  # all other entries also rank
 SHOTS = ["0", "1", "3", "5", "10", "20", "all"]
 TRUTH = {  # how far an entry's errors lie above those of the best baseline
     "training_mean": 0.4,
@@ -88,7 +89,7 @@ def write_comparison(
             cold = np.arange(users) < users // 4
             items.append(_scored(_under(cell.filter(cold), "items", "cold"), error_U[cold] + 0.2, target, rng))
             cost.append(_cost(name, run, name in baselines))
-            pooled.append({"method": name, "seed": run, "auc": 1 / (1 + error_U.sum() / max(users, 1))})
+            pooled.append(_pooled(name, run, 1 / (1 + error_U.sum() / max(users, 1)), target))
     folder.mkdir(parents=True, exist_ok=True)
     entries = choose_entries(target, recipe, methods, baselines, variants)
     plan = Plan(
@@ -110,6 +111,7 @@ def write_comparison(
         seeds=seeds,
         same_split=True,
         group_by=group_by,
+        liked=4.0 if target == "rating" else 1.0,
         entries=in_order([with_rate(entry, recipe, {}, source, target) for entry in entries]),
         metrics=metric_facts(target),
         pooled=pooled_facts(target),
@@ -119,8 +121,8 @@ def write_comparison(
         pl.concat(rows).write_parquet(folder / "rows.parquet")
         pl.concat([*shots, *items]).drop("support_rows", "user.age").write_parquet(folder / "scenarios.parquet")
         pl.DataFrame(cost, infer_schema_length=None).write_parquet(folder / "cost.parquet")
-    if rows and target == "click":
-        pl.DataFrame(pooled).write_parquet(folder / "pooled.parquet")
+    if rows and users:
+        pl.DataFrame(pooled, infer_schema_length=None).write_parquet(folder / "pooled.parquet")
     return folder
 
 
@@ -171,7 +173,26 @@ def _scored(cell: pl.DataFrame, error_U: np.ndarray, target: str, rng: np.random
     else:
         rank = {"ndcg3": good_U, "ndcg3_chance": chance_U, "ndcg5": good_U + 0.02, "ndcg5_chance": chance_U}
         columns = {"mse": error_U, "mae": np.sqrt(error_U) * rng.uniform(0.8, 0.9, len(error_U)), **rank}
-    return cell.drop("ranked").with_columns(pl.Series(name, values) for name, values in columns.items())
+    lists = {"ndcg10": good_U / 2, "recall20": good_U / 3, "hit10": good_U > 0.5, "mrr": good_U / 4, "liked10": good_U}
+    held = {"popularity": good_U / 5, "novelty": 3 - good_U, "diversity": 1 - good_U / 2}
+    ranks = ~pl.col("method").is_in(ONLY_PREDICTS)
+    return cell.drop("ranked").with_columns(
+        *(pl.Series(name, values) for name, values in columns.items()),
+        *(pl.when(ranks).then(pl.Series(values).cast(pl.Float64)).alias(k) for k, values in (lists | held).items()),
+    )
+
+
+def _pooled(name: str, seed: int, good: float, target: str) -> dict[str, Any]:
+    """Metrics over all users together."""
+    ranks = name not in ONLY_PREDICTS
+    rows = {"auc": good} if target == "click" else {}
+    return {
+        "method": name,
+        "seed": seed,
+        **rows,
+        "coverage": good / 3 if ranks else None,
+        "gini": 1 - good / 3 if ranks else None,
+    }
 
 
 def _cost(name: str, seed: int, baseline: bool) -> dict[str, Any]:
@@ -182,6 +203,7 @@ def _cost(name: str, seed: int, baseline: bool) -> dict[str, Any]:
         "seconds_per_epoch": None if baseline else 2.0,
         "users_per_second": None if baseline else 800.0,
         "adapt_ms": 0.02 if baseline else 1.5,
+        "rank_ms": None if name in ONLY_PREDICTS else 2.5,
         "peak_mb": 700.0,
         "refit_seconds": 3.0 if name == REFERENCE else None,
     }

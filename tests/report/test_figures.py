@@ -256,7 +256,7 @@ def test_accuracy_beside_cost(ratings: Path) -> None:
 def test_curves_show_the_results(ratings: Path) -> None:
     results = read_results(ratings)
     marks = " ".join(meanings(ratings, "shots"))
-    for mean in results.shots.means["reg_paml"]:
+    for mean in results.shots["mse"].means["reg_paml"]:
         assert f"{mean:.4f}" in marks
     assert "training mean" not in marks  # the best baseline alone
     cold = " ".join(meanings(ratings, "items"))

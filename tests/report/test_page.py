@@ -96,7 +96,14 @@ def test_words_are_explained(ratings: Path, clicks: Path) -> None:
     section = text[text.index('<section id="glossary"') : text.index('<section id="made"')]
     assert "<details>" in section
     assert all(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" in section for word, meaning in words.items())
-    assert {"support and query rows", "Holm", "by chance", "nDCG@k", "learning rate"} <= set(words)
+    assert {
+        "support and query rows",
+        "Holm",
+        "by chance",
+        "nDCG@3, nDCG@5",
+        "nDCG@10, catalogue",
+        "learning rate",
+    } <= set(words)
     assert not {"NEL", "AUC", "prior variance"} & set(words)
     assert {"NEL", "AUC"} <= set(glossary(read_results(clicks)))
 

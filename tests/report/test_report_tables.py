@@ -11,7 +11,7 @@ import pytest
 
 from paml.analysis.format import NOTHING, amount, count, listing, number, p_value, precise, significant, spread
 from paml.analysis.results import Results
-from paml.analysis.verdict import sureness
+from paml.analysis.sentences import sureness
 from paml.errors import SettingsError
 from paml.report.render import Form, Table, render
 from paml.report.tables import all_tables
@@ -19,7 +19,9 @@ from report.comparison import METHODS, VARIANTS, summarised
 
 Make = Callable[..., Results]
 AWKWARD = "a & b_c % #1 $x$ {y} ~^ \\ | * [z] <w>"
-EVERY = ["comparison", "groups", "rates", "paired", "pairs", "shots", "activity", "by_group", "items", "cost"]
+LISTS = ["lists", "list_contents", "list_shots", "against_ndcg10", "against_recall20", "list_groups", "paired_lists"]
+OTHERS = ["rates", "paired", "pairs", "shots", "activity", "by_group", "items", "cost"]
+EVERY = ["comparison", "groups", *LISTS, *OTHERS]
 PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups", "paper_failure"]
 ABLATION = ("reg_paml gamma=0.01", "at_paml outer_rate=5e-4", "paml outer_rate=5e-5", "reg_paml head=classes")
 WISHES: dict[str, dict[str, Any]] = {
@@ -87,7 +89,7 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
         assert line["difference"] == number(test.difference)
         assert line["p (Holm)"] == p_value(test.holm_p)
     for line in parsed(render(tables["shots"], "markdown")):
-        assert list(line.values())[1:] == [number(mean) for mean in found.shots.means[label[line[""]]]]
+        assert list(line.values())[1:] == [number(mean) for mean in found.shots["mse"].means[label[line[""]]]]
     for line in parsed(render(tables["items"], "markdown")):
         assert line["cold items (15 users)"] == number(found.items.cold[label[line[""]]])
     assert found.by_group is not None
@@ -100,6 +102,45 @@ def test_rendered_tables_equal_the_results(make: Make) -> None:
     ours = found.summary("melu")
     assert beside["MeLU"]["MSE, ours"] == spread(ours.mean, ours.deviation)
     assert beside["Meta-SGD"]["MSE, ours"] == NOTHING
+
+
+def test_tables_of_lists_equal_the_results(make: Make) -> None:
+    found = make()
+    tables, label = named(found), {entry.label: entry.name for entry in found.plan.entries}
+    lines = parsed(render(tables["lists"], "markdown"))
+    assert {label[line[""]] for line in lines} == set(label.values()) - {"training_mean"}  # which does not rank
+    for line in lines:
+        name = label[line[""]]
+        one = found.summary(name, "ndcg10")
+        assert line["nDCG@10 ↑"] == spread(one.mean, one.deviation)
+        assert line["recall@20 ↑"] == number(found.mean(name, "recall20"))
+    for line in parsed(render(tables["list_contents"], "markdown")):
+        assert line["coverage"] == number(found.pooled["coverage"][label[line[""]]].mean)
+        assert line["diversity"] == number(found.mean(label[line[""]], "diversity"))
+    assert not tables["list_contents"].best  # described, and not judged
+    for line in parsed(render(tables["list_shots"], "markdown")):
+        assert list(line.values())[1:] == [number(mean) for mean in found.shots["ndcg10"].means[label[line[""]]]]
+    for metric in ("ndcg10", "recall20"):
+        against = parsed(render(tables[f"against_{metric}"], "markdown"))
+        for line, test in zip(against, found.shot_tests[metric], strict=True):
+            assert (label[line["best baseline"]], label[line["best method"]]) == (test.baseline, test.method)
+            assert (line["its value"], line["value"]) == (number(test.baseline_mean), number(test.method_mean))
+            assert line["ratio"] == number(test.ratio, 2)
+            assert line["seeds"] == "agree"
+    for line in parsed(render(tables["list_groups"], "markdown")):
+        groups = found.list_groups[label[line[""]]]
+        assert (line["major"], line["gap"]) == (number(groups.gap.major), number(groups.gap.difference))
+    paired = {
+        (line["metric"], label[line["method"]]): line for line in parsed(render(tables["paired_lists"], "markdown"))
+    }
+    for test in found.paired["ndcg10"]:
+        assert paired["nDCG@10", test.method]["difference"] == number(test.difference)
+    assert "nDCG@10 ↑" not in tables["comparison"].columns  # lists have tables of their own
+
+
+def test_tables_of_lists_fit_on_a_terminal(make: Make) -> None:
+    tables = named(make())
+    assert all(max(map(len, render(tables[name], "text").splitlines())) <= 120 for name in LISTS)
 
 
 def test_rates_and_pairs_equal_the_results(make: Make) -> None:

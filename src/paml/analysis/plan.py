@@ -13,11 +13,13 @@ from pydantic import Field
 from paml.files import as_model, read_json, write_text
 from paml.settings import Settings
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 KINDS = ("baseline", "reference", "method", "variant")
 """Kinds of entries, in the order of tables."""
 AGAIN = "compare again with this version"
 Better = Literal["lower", "higher"]
+About = Literal["rows", "list", "contents"]
+"""What a metric is about: predictions for query rows, how good a list is, or what lists hold (shown, not judged)."""
 
 
 class DataFacts(Settings):
@@ -46,6 +48,17 @@ class MetricFacts(Settings):
     label: str
     better: Better
     digits: int
+    about: About = "rows"
+
+    @property
+    def short(self) -> str:
+        """The label where it is clear what was ranked: nDCG@10 for "nDCG@10, catalogue"."""
+        return self.label.partition(",")[0]
+
+    @property
+    def judged(self) -> bool:
+        """Whether entries are compared by it."""
+        return self.about != "contents"
 
 
 class RateFacts(Settings):
@@ -80,7 +93,7 @@ class Entry(Settings):
 class Plan(Settings):
     """Everything that was asked for."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     created_by: str
     data: DataFacts
     recipe: str
@@ -92,17 +105,24 @@ class Plan(Settings):
     seeds: tuple[int, ...]
     same_split: bool
     group_by: str | None
+    liked: float
+    """The lowest target of a relevant item of a list."""
     entries: tuple[Entry, ...]
     """In the order of tables."""
     metrics: tuple[MetricFacts, ...] = Field(min_length=1)
     """In the order of tables; the first is the headline."""
     pooled: tuple[MetricFacts, ...] = ()
-    """Metrics that are also computed over the query rows of all users together, with their labels there."""
+    """Metrics of the query rows, or the lists, of all users together, with their labels there."""
 
     @property
     def headline(self) -> MetricFacts:
         """The metric by which entries are judged first."""
         return self.metrics[0]
+
+    @property
+    def list_headline(self) -> MetricFacts | None:
+        """The metric by which lists are judged first; None if lists are not judged at all."""
+        return next(iter(self.about("list")), None)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -112,6 +132,10 @@ class Plan(Settings):
     def names(self, *kinds: str) -> list[str]:
         """The entries of some kinds, or all of them, in the order of tables."""
         return [entry.name for entry in self.entries if not kinds or entry.kind in kinds]
+
+    def about(self, *subjects: About) -> list[MetricFacts]:
+        """The metrics about some subjects, in the order of tables."""
+        return [metric for metric in self.metrics if metric.about in subjects]
 
     def metric(self, name: str) -> MetricFacts:
         """One of the metrics."""

@@ -36,7 +36,7 @@ class MissingCell(Settings):
 
 
 class Pooled(Settings):
-    """A metric over the query rows of all users together: mean and standard deviation over seeds."""
+    """A metric over the query rows, or the lists, of all users together: mean and standard deviation over seeds."""
 
     mean: Number
     deviation: Number
@@ -45,7 +45,7 @@ class Pooled(Settings):
 
 
 class Best(Settings):
-    """The best entries by the headline metric."""
+    """The best entries by a metric."""
 
     baseline: str | None
     method: str | None
@@ -53,7 +53,7 @@ class Best(Settings):
 
 
 class Groups(Settings):
-    """Major and minor users of an entry, by the headline metric."""
+    """Major and minor users of an entry, by a metric."""
 
     test: TTest
     """The paper's test."""
@@ -110,11 +110,29 @@ class ByActivity(Settings):
 
 
 class Shots(Settings):
-    """The headline metric by the number of a user's support rows that are known."""
+    """A metric by the number of a user's support rows that are known."""
 
     values: tuple[str, ...]
     means: dict[str, tuple[Number, ...]]
     """Entry -> a mean for each of the values."""
+
+
+class ShotTest(Settings):
+    """With so many known support rows: the best method (or variant) and the best baseline, user by user."""
+
+    value: str
+    baseline: str | None
+    baseline_mean: Number
+    method: str | None
+    method_mean: Number
+    paired: Paired | None
+    """Without Holm's correction: one method is tested, chosen because it is the best."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The method's mean over the baseline's."""
+        both = self.method_mean is not None and self.baseline_mean
+        return self.method_mean / self.baseline_mean if both else None  # type: ignore[operator]
 
 
 class Items(Settings):
@@ -132,6 +150,7 @@ class Cost(Settings):
     seconds_per_epoch: Number = None
     users_per_second: Number = None
     adapt_ms: Number = None
+    rank_ms: Number = None
     peak_mb: Number = None
     refit_seconds: Number = None
 
@@ -177,7 +196,7 @@ class Results(Settings):
     >>> results.mean("reg_paml"), results.summary("reg_paml", "ndcg3", "minor").mean
     """
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     plan: Plan
     missing: tuple[MissingCell, ...]
     seeds: tuple[int, ...]
@@ -185,14 +204,17 @@ class Results(Settings):
     table: dict[str, dict[str, dict[str, OverSeeds]]]
     """Metric -> entry -> group (all, major, minor)."""
     pooled: dict[str, dict[str, Pooled]] = Field(default_factory=dict)
-    """Metric -> entry, over the query rows of all users together: of the plan's `pooled` metrics."""
+    """Metric -> entry, over the rows or the lists of all users together: of the plan's `pooled` metrics."""
     best: Best
+    """By the headline metric."""
+    best_lists: Best = Best(baseline=None, method=None)
+    """By the metric that lists are judged by first."""
     loses_to: dict[str, tuple[str, ...]]
     """Methods and variants -> the baselines whose mean is better, the best first."""
     improvements: dict[str, dict[str, Improvement]]
     """Metric -> entry: the paper's test against the best of the paper's baselines."""
     paired: dict[str, tuple[Paired, ...]]
-    """Metric -> methods and variants against the best baseline."""
+    """Metric -> methods and variants against the best baseline; metrics by which entries are not judged have none."""
     pairs: tuple[Paired, ...] = ()
     """Every two methods, and variants with their methods, by the headline metric: the second less the first."""
     against_paml: dict[str, dict[str, Improvement]] = Field(default_factory=dict)
@@ -200,11 +222,17 @@ class Results(Settings):
     chance: dict[str, OverSeeds] = Field(default_factory=dict)
     """Metric -> what a random order gives, for metrics that have such a level."""
     groups: dict[str, Groups]
+    """By the headline metric."""
+    list_groups: dict[str, Groups] = Field(default_factory=dict)
+    """Entries that rank, by the metric that lists are judged by first."""
     rates: dict[str, Rates] = Field(default_factory=dict)
     """Entries that give every user a rate."""
     by_group: ByProfile | None
     by_activity: ByActivity
-    shots: Shots
+    shots: dict[str, Shots]
+    """Metric -> by the number of known ratings: the headline metric, and those of lists."""
+    shot_tests: dict[str, tuple[ShotTest, ...]] = Field(default_factory=dict)
+    """Metric of lists -> for each number of known ratings, the best method against the best baseline."""
     items: Items
     cost: dict[str, Cost]
     environments: tuple[Environment, ...] = ()

@@ -1,15 +1,14 @@
 """A comparison's rows -> what its report says. Works on a half-finished grid: what is missing is listed."""
 
-import math
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from paml.analysis import comparisons, fairness
 from paml.analysis.comparisons import OverSeeds
+from paml.analysis.entries import LEARNED, Table, best_entries, best_in, means, over_seeds, sign, with_values
 from paml.analysis.environment import read_environments
 from paml.analysis.paper import beside_paper
 from paml.analysis.plan import Entry, MetricFacts, Plan, read_plan
@@ -28,9 +27,9 @@ from paml.analysis.results import (
     ProfileMean,
     Rates,
     Results,
-    Shots,
     read_failures,
 )
+from paml.analysis.shots import by_shots, scenario, shot_tests, shots
 from paml.analysis.tests import RESAMPLES
 from paml.analysis.verdict import verdict
 
@@ -39,8 +38,6 @@ MAX_PAIRED = 7
 """With more methods and variants than this, not every variant is compared with everything."""
 BY_DEFINITION = {"auc": 0.5}
 """Metrics whose level by chance needs no column."""
-LEARNED = ("method", "variant")
-Table = dict[str, dict[str, OverSeeds]]
 _KEYS = {"method": pl.String, "seed": pl.Int64, "user": pl.String, "group": pl.String}
 
 
@@ -57,9 +54,11 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
     failed = {cell.method for cell in missing if cell.reason is not None}
     comparable = pl.col("seed").is_in(seeds) & ~pl.col("method").is_in(failed)
     rows, scenarios, cost, pooled = (frame.filter(comparable) for frame in (rows, scenarios, cost, pooled))
-    names, headline = plan.names(), plan.headline.name
-    table = {metric.name: _over_seeds(rows, metric.name, names) for metric in plan.metrics}
-    best = _best_entries(plan, table[headline])
+    names, headline, lists = plan.names(), plan.headline.name, plan.list_headline
+    table = {metric.name: over_seeds(rows, metric.name, names) for metric in plan.metrics}
+    best = best_entries(plan, table[headline], plan.headline)
+    best_lists = Best(baseline=None, method=None) if lists is None else best_entries(plan, table[lists.name], lists)
+    judged, parts = [metric for metric in plan.metrics if metric.judged], by_shots(scenarios)
     found = Results(
         plan=plan,
         missing=tuple(missing),
@@ -67,17 +66,20 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
         table=table,
         pooled={metric.name: _pooled(pooled, metric.name, names) for metric in plan.pooled},
         best=best,
+        best_lists=best_lists,
         loses_to=_losses(plan, table[headline]),
-        improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in plan.metrics},
-        paired={metric.name: _paired(rows, plan, table[metric.name], metric, resamples) for metric in plan.metrics},
+        improvements={metric.name: _improvements(rows, plan, table[metric.name], metric) for metric in judged},
+        paired={metric.name: _paired(rows, plan, table[metric.name], metric, resamples) for metric in judged},
         pairs=tuple(comparisons.pairs_table(rows, _pairs(plan), headline, resamples=resamples)),
-        against_paml={metric.name: _against_paml(rows, plan, metric) for metric in plan.metrics},
+        against_paml={metric.name: _against_paml(rows, plan, metric) for metric in judged},
         chance=_chance(rows, plan),
         groups={entry.name: _groups(rows, headline, entry, best.baseline, resamples) for entry in plan.entries},
+        list_groups=_list_groups(rows, plan, best_lists.baseline, resamples),
         rates=_rates(rows, plan, resamples),
         by_group=_by_profile(rows, headline, names, plan.group_by),
         by_activity=ByActivity(bins=_by_activity(rows, headline, names)),
-        shots=_shots(scenarios, headline, names),
+        shots={metric.name: shots(parts, metric.name, names) for metric in (plan.headline, *plan.about("list"))},
+        shot_tests={metric.name: shot_tests(parts, plan, metric, resamples) for metric in plan.about("list")},
         items=_items(scenarios, headline, names),
         cost=_cost(cost, names),
         environments=read_environments(folder),
@@ -122,49 +124,21 @@ def _comparable_seeds(plan: Plan, missing: list[MissingCell]) -> list[int]:
     return complete or ([min(waited_for, key=lambda seed: waited_for[seed])] if plan.seeds else [])
 
 
-def _over_seeds(rows: pl.DataFrame, metric: str, names: list[str]) -> Table:
-    found = comparisons.over_seeds(rows, metric)
-    nobody = dict.fromkeys(comparisons.GROUPS, OverSeeds(None, None, 0, 0, 0, 0))
-    return {name: found.get(name, nobody) for name in names}
-
-
 def _pooled(frame: pl.DataFrame, metric: str, names: list[str]) -> dict[str, Pooled]:
     """A frame with one row per entry and seed."""
+    if metric not in frame.columns:
+        frame = frame.with_columns(pl.lit(None, pl.Float64).alias(metric))
     finite = pl.col(metric).cast(pl.Float64).filter(pl.col(metric).cast(pl.Float64).is_finite())
     found = frame.group_by("method").agg(mean=finite.mean(), deviation=finite.std(), seeds=finite.count())
     lines = {row.pop("method"): Pooled(**row) for row in found.to_dicts()}
     return {name: lines.get(name, Pooled(mean=None, deviation=None, seeds=0)) for name in names}
 
 
-def _means(rows: pl.DataFrame, metric: str, names: list[str]) -> dict[str, float | None]:
-    """Means over seeds of means over users."""
-    return {name: groups["all"].mean for name, groups in _over_seeds(rows, metric, names).items()}
-
-
-def _sign(metric: MetricFacts) -> Literal[1, -1]:
-    """The factor that makes lower values better."""
-    return 1 if metric.better == "lower" else -1
-
-
-def _best(table: Table, metric: MetricFacts, among: list[str]) -> str | None:
-    """The best of the entries that have a value at all; the first of equals."""
-    known = {name: _sign(metric) * mean for name in among if (mean := table[name]["all"].mean) is not None}
-    return min(known, key=lambda name: known[name]) if known else None
-
-
-def _best_entries(plan: Plan, table: Table) -> Best:
-    """By the headline metric."""
-    return Best(
-        baseline=_best(table, plan.headline, plan.names("baseline")),
-        method=_best(table, plan.headline, plan.names(*LEARNED)),
-    )
-
-
 def _losses(plan: Plan, table: Table) -> dict[str, tuple[str, ...]]:
     """For methods and variants: the baselines whose mean is better by the headline metric, the best first."""
     means = {name: table[name]["all"].mean for name in plan.names("baseline")}
     known = {name: mean for name, mean in means.items() if mean is not None}
-    in_order = sorted(known, key=lambda name: _sign(plan.headline) * known[name])
+    in_order = sorted(known, key=lambda name: sign(plan.headline) * known[name])
     losses = {}
     for name in plan.names(*LEARNED):
         own, better = table[name]["all"].mean, plan.headline.better
@@ -177,8 +151,8 @@ def _improvements(
     rows: pl.DataFrame, plan: Plan, table: Table, metric: MetricFacts
 ) -> dict[str, comparisons.Improvement]:
     """The paper's test: against the best of the paper's baselines, which are methods here."""
-    trained, present = plan.names(*LEARNED), comparisons.method_names(rows)
-    reference = _best(table, metric, [name for name in trained if name in PAPER_BASELINES])
+    trained, present = plan.names(*LEARNED), comparisons.method_names(with_values(rows, metric.name))
+    reference = best_in(table, metric, [name for name in trained if name in PAPER_BASELINES])
     if reference is None:
         return {}
     others = [name for name in trained if name in present and name not in PAPER_BASELINES]
@@ -191,10 +165,10 @@ def _paired(
     """Methods and variants against the baseline that is best by this metric (without baselines: the paper's)."""
     trained = plan.names(*LEARNED)
     against = plan.names("baseline") or [name for name in trained if name in PAPER_BASELINES]
-    reference = _best(table, metric, against)
+    reference = best_in(table, metric, against)
     if reference is None:
         return ()
-    family = rows.filter(pl.col("method").is_in([reference, *trained]))
+    family = with_values(rows, metric.name).filter(pl.col("method").is_in([reference, *trained]))
     return tuple(comparisons.paired_table(family, reference, metric.name, resamples=resamples))
 
 
@@ -214,7 +188,7 @@ def _pairs(plan: Plan) -> list[tuple[str, str]]:
 
 def _against_paml(rows: pl.DataFrame, plan: Plan, metric: MetricFacts) -> dict[str, comparisons.Improvement]:
     """The paper's test against PAML, which its ablation shows."""
-    present = comparisons.method_names(rows)
+    present = comparisons.method_names(with_values(rows, metric.name))
     others = [name for name in plan.names(*LEARNED) if name in present and name != "paml"]
     if "paml" not in present:
         return {}
@@ -245,6 +219,17 @@ def _groups(rows: pl.DataFrame, metric: str, entry: Entry, baseline: str | None,
         gap=fairness.gap(own, entry.name, metric, resamples=resamples),
         gap_against_baseline=against,
     )
+
+
+def _list_groups(rows: pl.DataFrame, plan: Plan, baseline: str | None, resamples: int) -> dict[str, Groups]:
+    """The same for lists, of the entries that rank."""
+    metric = plan.list_headline
+    if metric is None:
+        return {}
+    ranked = with_values(rows, metric.name)
+    present = set(comparisons.method_names(ranked))
+    entries = [entry for entry in plan.entries if entry.name in present]
+    return {entry.name: _groups(ranked, metric.name, entry, baseline, resamples) for entry in entries}
 
 
 def _rates(rows: pl.DataFrame, plan: Plan, resamples: int) -> dict[str, Rates]:
@@ -285,29 +270,15 @@ def _by_activity(rows: pl.DataFrame, metric: str, names: list[str]) -> tuple[Act
         part = rows.filter((pl.col("support_rows") > below) & (pl.col("support_rows") <= edge))
         low, high = int(support_U[support_U > below].min()), int(support_U[support_U <= edge].max())
         label = str(low) if low == high else f"{low}-{high}"
-        bins.append(ActivityBin(label=label, users=part["user"].n_unique(), means=_means(part, metric, names)))
+        bins.append(ActivityBin(label=label, users=part["user"].n_unique(), means=means(part, metric, names)))
         below = edge
     return tuple(bins)
 
 
-def _shots(scenarios: pl.DataFrame, metric: str, names: list[str]) -> Shots:
-    """By the number of known ratings, on the same query rows."""
-    part = _scenario(scenarios, "shots")
-    values = sorted(part["value"].unique().to_list(), key=lambda v: int(v) if v.isdigit() else math.inf)
-    columns = [_means(part.filter(pl.col("value") == value), metric, names) for value in values]
-    return Shots(values=tuple(values), means={name: tuple(column[name] for column in columns) for name in names})
-
-
 def _items(scenarios: pl.DataFrame, metric: str, names: list[str]) -> Items:
-    part = _scenario(scenarios, "items")
+    part = scenario(scenarios, "items")
     warm, cold = (part.filter(pl.col("value") == kind) for kind in ("warm", "cold"))
-    return Items(warm=_means(warm, metric, names), cold=_means(cold, metric, names), cold_users=cold["user"].n_unique())
-
-
-def _scenario(scenarios: pl.DataFrame, name: str) -> pl.DataFrame:
-    if "scenario" not in scenarios.columns:
-        return scenarios.clear().with_columns(value=pl.lit(None, pl.String))
-    return scenarios.filter(pl.col("scenario") == name)
+    return Items(warm=means(warm, metric, names), cold=means(cold, metric, names), cold_users=cold["user"].n_unique())
 
 
 def _cost(cost: pl.DataFrame, names: list[str]) -> dict[str, Cost]:

@@ -18,6 +18,7 @@ from paml.engine.heads import on_scale
 from paml.episodes import ragged
 from paml.episodes.tasks import Tasks
 from paml.evaluation.metrics import squared_error, weighted_entropy
+from paml.evaluation.ranking import Rank
 
 Split = Literal["train", "validation", "test"]
 Setting = float | int | str
@@ -140,7 +141,7 @@ class Scaled:
 class Fitted:
     """A fitted baseline: the predictor, the settings chosen on validation users, all settings tried, and the time."""
 
-    predictor: Predictor
+    predictor: Predictor | None
     chosen: dict[str, Setting]
     tried: list[dict[str, Setting]]
     """Each setting tried, with its `loss` on validation users."""
@@ -148,6 +149,8 @@ class Fitted:
     """Fitting time, tuning included."""
     refit_seconds: float | None = None
     """Cost of new users for a method that cannot fold them in: it is refitted whenever one arrives."""
+    rank: Rank | None = None
+    """Scores of all items for new users, if it can rank the whole catalogue."""
 
 
 def tune(

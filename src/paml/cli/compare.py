@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paml.cli.options import NamingCommand, RecipeOption, ThreadsOption, use_threads
+from paml.cli.options import LikedOption, NamingCommand, RecipeOption, ThreadsOption, use_threads
 from paml.cli.show import render_comparison, standard_output
 from paml.errors import TrainingError
 
@@ -52,6 +52,7 @@ def compare_command(
     group_by: Annotated[
         str | None, typer.Option("--group-by", help="A user field whose values are also compared.", metavar="FIELD")
     ] = None,
+    liked: LikedOption = None,
     form: FormOption = "text",
     as_json: JsonOption = False,
     threads: ThreadsOption = 0,
@@ -72,6 +73,7 @@ def compare_command(
         variants=[*(variant or []), *(ABLATION if ablation else ())],
         same_split=same_split,
         group_by=group_by,
+        liked=liked,
         progress=for_terminal(),
         settings=parse_assignments(settings or []),
     )

@@ -13,6 +13,13 @@ MethodOption = Annotated[str, typer.Option("--method", help="One of: {methods}."
 RecipeOption = Annotated[
     str, typer.Option("--recipe", help="One of: {recipes}; or a recipe file of your own, FILE.toml.")
 ]
+LikedOption = Annotated[
+    float | None,
+    typer.Option(
+        "--liked",
+        help="Lowest rating of an item that belongs on a user's list; three quarters of the scale if not given.",
+    ),
+]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)]
 
 

@@ -56,25 +56,34 @@ def render_training(console: Console, run: Run) -> None:
 
 
 def render_evaluation(console: Console, result: dict[str, Any]) -> None:
-    """All, major and minor users side by side."""
+    """All, major and minor users side by side: errors on query rows, then the lists of all items."""
+    from paml.evaluation.metrics import METRICS, Metric
+
+    values = {name: value for name, value in result.items() if isinstance(value, dict) and name != "undefined"}
+    lists = [name for name in values if name in METRICS and not isinstance(METRICS[name], Metric)]
     title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for group in ("all", "major", "minor"):
-        table.add_column(group, justify="right")
-    for name, values in result.items():
-        if isinstance(values, dict) and name != "undefined":
-            cells = [values[group] for group in ("all", "major", "minor")]
-            decimals = 5 if name == "rate" else 4
-            table.add_row(
-                name, *("–" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.{decimals}f}" for c in cells)
-            )
-    console.print(table)
+    console.print(_by_group(title, {name: value for name, value in values.items() if name not in lists}))
     p_value = result["p_value"]
     console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
+    title = f"What a user would be shown, of all items (relevant: {result['liked']:g} or higher)"
+    console.print(_by_group(title, {name: values[name] for name in lists}))
     for name, count in result["undefined"].items():
         if count:
             console.print(f"{name} is undefined for {count:,} users, who are excluded from its mean")
+
+
+def _by_group(title: str, values: dict[str, dict[str, Any]]) -> Table:
+    """Means of all, major and minor users."""
+    groups = ("all", "major", "minor")
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for group in groups:
+        table.add_column(group, justify="right")
+    for name, value in values.items():
+        form = ".5f" if name == "rate" else ".4f"
+        cells = [value[group] for group in groups]
+        table.add_row(name, *("–" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:{form}}" for c in cells))
+    return table
 
 
 def render_recommendations(

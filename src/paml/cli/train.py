@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from paml.cli.options import MethodOption, NamingCommand, RecipeOption, ThreadsOption, print_json, use_threads
+from paml.cli.options import (
+    LikedOption,
+    MethodOption,
+    NamingCommand,
+    RecipeOption,
+    ThreadsOption,
+    print_json,
+    use_threads,
+)
 from paml.cli.show import render_evaluation, render_search, render_training, standard_output
 from paml.errors import SettingsError
 
@@ -63,14 +71,15 @@ def evaluate_command(
         Path | None, typer.Option("--data", help="The data set it was trained on, if it was moved.", metavar="DIR")
     ] = None,
     split: Annotated[str, typer.Option("--split", help="Users to evaluate: validation or test.")] = "test",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    liked: LikedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Adapt to every test user and score all, major and minor users; RUN/rows.parquet gets one row per user."""
-    from paml.training.run import evaluate
+    """Adapt to every test user, score and rank for all, major and minor users; RUN/rows.parquet has a row per user."""
+    from paml.experiments.evaluate import evaluate
 
     if split not in ("validation", "test"):
         raise SettingsError(f"split '{split}'", remedy="expected validation or test")
-    result = evaluate(run, data, split)  # type: ignore[arg-type]
+    result = evaluate(run, data, split, liked=liked)  # type: ignore[arg-type]
     if as_json:
         print_json(result)
     else:
@@ -98,6 +107,12 @@ def tune_command(
     space: Annotated[
         Path | None, typer.Option("--space", help="TOML file of the settings to search.", metavar="FILE")
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", help="Metric that judges trials, such as ndcg10; the loss if not given.", metavar="METRIC"
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     threads: ThreadsOption = 0,
 ) -> None:
@@ -115,6 +130,7 @@ def tune_command(
         seed=seed,
         out=out,
         space=space,
+        by=by,
         progress=for_terminal(),
         settings=parse_assignments(settings or []),
     )

@@ -7,7 +7,6 @@ Legend: B users, R rows of a block, N distinct items, I all items.
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from paml.data.dataset import Dataset
 from paml.episodes.candidates import Candidates
-from paml.episodes.features import Features, FeatureTable, InputSpec
+from paml.episodes.features import Features, FeatureTable, InputSpec, unknown
 from paml.episodes.tasks import Block, Known, TaskBatch
 
 
@@ -71,9 +70,10 @@ class Loader:
             FeatureTable.of(data, side, inputs) for side in ("user", "item", "context")
         )
         self._context = context if context.fields else None
+        self._item_count = data.manifest.items
         self._item, self._target = data.array("item"), data.array("target")
         self._device, self._dtype, self._candidates = torch.device(device), dtype, candidates
-        self._count = data.manifest.items
+        self._all: tuple[Features, Tensor] | None = None
 
     def load(self, batch: TaskBatch, end: int | None = None) -> TensorBatch:
         """Look up everything that the batch's rows and users refer to; only rows before `end` may be read."""
@@ -86,34 +86,41 @@ class Loader:
         else:
             item_N, index, log_chance_N = self._candidates.draw(item_BL)
         index_BL = torch.from_numpy(index.reshape(row_BL.shape)).to(self._device)
+        if len(item_N) == self._item_count:
+            items, item = self.all_items()
+        else:
+            items, item = self._items.rows(item_N).to(self._device), torch.from_numpy(item_N.astype(np.int64))
         return TensorBatch(
             users=self._users.rows(batch.user_B).to(self._device),
-            items=self._items.rows(item_N).to(self._device),
-            item_N=torch.from_numpy(item_N.astype(np.int64)).to(self._device),
+            items=items,
+            item_N=item.to(self._device),
             support=self._block(batch.support, index_BL[:, :S]),
             user_B=batch.user_B,
             query=self._block(batch.query, index_BL[:, S:]),
             log_chance_N=None if log_chance_N is None else log_chance_N.to(self._device, self._dtype),
         )
 
-    def load_all(self, known: Known) -> SupportBatch:
-        """What is known about some users; the batch's items are all items, looked up once."""
-        items, item_I = self.all_items
-        index_BS = torch.from_numpy(self._item[known.support.row_BL].astype(np.int64)).to(self._device)
-        return SupportBatch(
-            self._users.rows(known.user_B).to(self._device), items, item_I, self._block(known.support, index_BS)
-        )
+    def all_items(self) -> tuple[Features, Tensor]:
+        """The fields of all items, and their rows; looked up once."""
+        if self._all is None:
+            item_I = np.arange(self._item_count)
+            self._all = self._items.rows(item_I).to(self._device), torch.from_numpy(item_I).to(self._device)
+        return self._all
+
+    def load_known(self, known: Known, items: tuple[Features, Tensor]) -> SupportBatch:
+        """What is known about users; support rows refer to `items`, which are all of them."""
+        index_BR = torch.from_numpy(self._item[known.support.row_BL].astype(np.int64)).to(self._device)
+        users = self._users.rows(known.user_B).to(self._device)
+        return SupportBatch(users, *items, self._block(known.support, index_BR))
+
+    def unknown_context(self) -> Features | None:
+        """A context of which nothing is known; None for data sets without context."""
+        return None if self._context is None else unknown(self._context.fields).to(self._device)
 
     def load_query(self, batch: TaskBatch) -> RowBlock:
         """The rows to be predicted of a batch whose items are all items."""
         index_BQ = torch.from_numpy(self._item[batch.query.row_BL].astype(np.int64)).to(self._device)
         return self._block(batch.query, index_BQ)
-
-    @cached_property
-    def all_items(self) -> tuple[Features, Tensor]:
-        """Content and rows of all items."""
-        row_I = np.arange(self._count)
-        return self._items.rows(row_I).to(self._device), torch.from_numpy(row_I).to(self._device)
 
     def _block(self, block: Block, index_BR: Tensor) -> RowBlock:
         context = None if self._context is None else self._context.rows(block.row_BL.ravel()).to(self._device)

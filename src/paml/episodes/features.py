@@ -117,6 +117,18 @@ class FeatureTable:
         return Features(len(rows), codes, lists, numbers, None if self._hashed is None else self._hashed.rows(rows))
 
 
+def unknown(fields: Sequence[Field]) -> Features:
+    """One row of which nothing is known: code 0, an empty list, the mean of a number."""
+    nothing = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    names = {kind: [field.name for field in fields if field.kind is kind] for kind in Kind}
+    return Features(
+        1,
+        {name: torch.zeros(1, dtype=torch.int64) for name in names[Kind.CATEGORICAL]},
+        dict.fromkeys(names[Kind.MULTI], nothing),
+        {name: torch.zeros(1) for name in names[Kind.NUMERIC]},
+    )
+
+
 def _lists(codes: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """The lists of some rows, end to end, and where each begins."""
     count = offsets[rows + 1] - offsets[rows]

@@ -1,7 +1,9 @@
 """Metrics as pure functions: one value per user, never averaged here, because statistics need rows.
 
-Rows of a user lie side by side; `count_U` says how many each user has. A user for whom a metric is undefined gets NaN,
-which is counted and not hidden. Legend: N rows, U users.
+Three kinds: `Metric` judges predictions for a user's query rows, `ListMetric` the list of all items that the user would
+be shown (`ranking.py`), `ExposureMetric` the lists of all users together. Rows of a user lie side by side; `count_U`
+says how many each user has. A user for whom a metric is undefined gets NaN, which is counted and not hidden.
+Legend: N rows, U users.
 
 `METRICS` is the one place that names them: scoring, summaries, comparisons, tables and figures follow from it.
 """
@@ -14,11 +16,17 @@ from typing import Literal
 import numpy as np
 
 from paml.data.schema import CLICK_WEIGHTS
+from paml.evaluation import ranking
+from paml.evaluation.item_facts import ItemFacts
+from paml.evaluation.ranking import Lists
+
+About = Literal["rows", "list", "contents"]
+"""What a metric is about: predictions for query rows, how good a list is, or what lists hold (shown, not judged)."""
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A metric: how it is computed for each user, and how it is shown."""
+class Measure:
+    """What all metrics have: how they are named and shown."""
 
     name: str
     """The column of rows, and the key of results."""
@@ -29,6 +37,12 @@ class Metric:
     """Decimal places in tables."""
     targets: frozenset[str]
     """Kinds of target (rating, click) that it measures."""
+
+
+@dataclass(frozen=True)
+class Metric(Measure):
+    """A metric of predictions for query rows: how it is computed for each user."""
+
     compute: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
     """target_N, prediction_N, count_U -> one value per user."""
     chance: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
@@ -39,6 +53,28 @@ class Metric:
     def over_all_rows(self, target_N: np.ndarray, prediction_N: np.ndarray) -> float:
         """The metric as if all rows were one user's: for a ranking, rows of different users are also compared."""
         return float(self.compute(target_N, prediction_N, np.array([len(target_N)]))[0])
+
+    @property
+    def about(self) -> About:
+        """The rows."""
+        return "rows"
+
+
+@dataclass(frozen=True)
+class ListMetric(Measure):
+    """A metric of the list that each user would be shown, out of all items."""
+
+    compute: Callable[[Lists, ItemFacts], np.ndarray]
+    """lists of U users, facts about the items -> one value per user."""
+    about: About = "list"
+
+
+@dataclass(frozen=True)
+class ExposureMetric(Measure):
+    """What the lists of all users together hold; one value, and none per user."""
+
+    compute: Callable[[Lists, ItemFacts], float]
+    about: About = "contents"
 
 
 def per_user_mean(value_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
@@ -120,23 +156,86 @@ def _divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
 
 
 RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
-_ALL = (
+EVERY = RATING | CLICK
+"""Lists are judged in the same way, whatever was predicted."""
+SHOWN = 10
+"""Items that a user would be shown: the first so many of a list."""
+
+
+def _per_list(function: Callable[..., np.ndarray], **values: int) -> Callable[[Lists, ItemFacts], np.ndarray]:
+    """A function of lists alone as a metric of lists and items."""
+    return lambda lists, items: function(lists, **values)
+
+
+def _popularity(lists: Lists, items: ItemFacts) -> np.ndarray:
+    return ranking.mean_over_list(lists, items.popularity_I, SHOWN)
+
+
+def _novelty(lists: Lists, items: ItemFacts) -> np.ndarray:
+    return ranking.mean_over_list(lists, items.novelty_I, SHOWN)
+
+
+def _diversity(lists: Lists, items: ItemFacts) -> np.ndarray:
+    if not len(items.code_T):  # nothing is known about the items' contents
+        return np.full(len(lists.item_UL), np.nan)
+    return ranking.diversity(lists, items.code_T, items.count_I, SHOWN)
+
+
+def _coverage(lists: Lists, items: ItemFacts) -> float:
+    return float(np.mean(ranking.exposure(lists, len(items), SHOWN) > 0)) if len(items) else float("nan")
+
+
+def _gini(lists: Lists, items: ItemFacts) -> float:
+    return ranking.gini(ranking.exposure(lists, len(items), SHOWN))
+
+
+AnyMetric = Metric | ListMetric | ExposureMetric
+_ALL: tuple[AnyMetric, ...] = (
     Metric("mse", "MSE", "lower", 3, RATING, squared_error),
     Metric("ndcg3", "nDCG@3", "higher", 3, RATING, partial(ndcg, k=3), partial(ndcg_by_chance, k=3)),
     Metric("ndcg5", "nDCG@5", "higher", 3, RATING, partial(ndcg, k=5), partial(ndcg_by_chance, k=5)),
     Metric("mae", "MAE", "lower", 3, RATING, absolute_error),
     Metric("nel", "NEL", "lower", 4, CLICK, weighted_entropy),
     Metric("auc", "AUC per user", "higher", 4, CLICK, auc, pooled="AUC, pooled over users"),
+    ListMetric("ndcg10", "nDCG@10, catalogue", "higher", 3, EVERY, _per_list(ranking.discounted_gain, k=10)),
+    ListMetric("recall20", "recall@20, catalogue", "higher", 3, EVERY, _per_list(ranking.recall, k=20)),
+    ListMetric("hit10", "hit@10, catalogue", "higher", 3, EVERY, _per_list(ranking.hit, k=10)),
+    ListMetric("mrr", "MRR, catalogue", "higher", 3, EVERY, _per_list(ranking.reciprocal_rank)),
+    ListMetric("liked10", "liked of rated", "higher", 3, EVERY, _per_list(ranking.liked_share, k=SHOWN)),
+    ListMetric("popularity", "popularity", "lower", 3, EVERY, _popularity, "contents"),
+    ListMetric("novelty", "novelty, bits", "higher", 2, EVERY, _novelty, "contents"),
+    ListMetric("diversity", "diversity", "higher", 3, EVERY, _diversity, "contents"),
+    ExposureMetric("coverage", "coverage", "higher", 3, EVERY, _coverage),
+    ExposureMetric("gini", "Gini of exposure", "lower", 3, EVERY, _gini),
 )
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+METRICS: dict[str, AnyMetric] = {metric.name: metric for metric in _ALL}
 """All metrics, in the order of tables; the first for a kind of target is its headline, a loss that training watches."""
 
 
-def metrics_for(kind: str) -> list[Metric]:
-    """The metrics of ratings, or of clicks; the headline first."""
-    return [metric for metric in METRICS.values() if kind in metric.targets]
+def metrics_for(kind: str) -> list[Metric | ListMetric]:
+    """The metrics of ratings, or of clicks, that have one value per user; the headline first."""
+    return [metric for metric in _all_for(kind) if not isinstance(metric, ExposureMetric)]
+
+
+def row_metrics(kind: str) -> list[Metric]:
+    """Those of predictions for query rows."""
+    return [metric for metric in _all_for(kind) if isinstance(metric, Metric)]
+
+
+def list_metrics(kind: str) -> list[ListMetric]:
+    """Those of the list that a user would be shown."""
+    return [metric for metric in _all_for(kind) if isinstance(metric, ListMetric)]
+
+
+def exposure_metrics(kind: str) -> list[ExposureMetric]:
+    """Those of the lists of all users together."""
+    return [metric for metric in _all_for(kind) if isinstance(metric, ExposureMetric)]
 
 
 def headline(kind: str) -> Metric:
     """The metric by which ratings, or clicks, are judged first: MSE, or NEL."""
-    return metrics_for(kind)[0]
+    return row_metrics(kind)[0]
+
+
+def _all_for(kind: str) -> list[AnyMetric]:
+    return [metric for metric in METRICS.values() if kind in metric.targets]

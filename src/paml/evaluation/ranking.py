@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.data.schema import liked_level
+from paml.data.schema import Target, liked_level
 from paml.episodes import ragged
 from paml.episodes.tasks import Block, Known, Tasks
+from paml.errors import SettingsError
 
 CELLS_AT_ONCE = 1 << 24  # scores that are held at once: users of a block times items
 LENGTH = 20
@@ -44,6 +45,26 @@ class Lists:
     """Number of relevant query rows."""
     first_U: np.ndarray
     """Rank of the first relevant item among all candidates, from 1; 0 where none is relevant."""
+
+    def __len__(self) -> int:
+        return len(self.item_UL)
+
+    def of(self, users: np.ndarray) -> "Lists":
+        """The lists of some users."""
+        return Lists(
+            self.item_UL[users],
+            self.rated_UL[users],
+            self.relevant_UL[users],
+            self.relevant_U[users],
+            self.first_U[users],
+        )
+
+
+def check_liked(target: Target, liked: float | None) -> None:
+    """Raise a SettingsError unless a level of relevant items lies on the scale, above its lowest value."""
+    if liked is not None and not target.low < liked <= target.high:
+        scale = f"above {target.low:g} and at most {target.high:g}"
+        raise SettingsError(f"liked is {liked:g}", remedy=f"expected a value of the scale, {scale}")
 
 
 def users_at_once(items: int) -> int:

@@ -1,6 +1,7 @@
 """One fitted entry of a comparison on the test users: all support ratings, few of them, known and new items.
 
-Legend: N rows of the test users, Q their query rows, U users.
+An entry predicts, ranks all items, or does both; the metrics of what it does not do are null. Legend: N rows of the
+test users, Q their query rows, U users.
 """
 
 import time
@@ -9,12 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+import torch
+from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Known, Tasks
+from paml.errors import TrainingError
 from paml.evaluation.blinding import require_untouched
-from paml.evaluation.metrics import metrics_for
-from paml.evaluation.scoring import per_user_metrics, score_rows
+from paml.evaluation.item_facts import ItemFacts
+from paml.evaluation.metrics import exposure_metrics, list_metrics, row_metrics
+from paml.evaluation.ranking import Lists, Rank, rank_users
+from paml.evaluation.scoring import list_columns, per_user_metrics, score_rows, user_rows
 
 SHOTS = (0, 1, 3, 5, 10, 20)
 SAMPLE = 20_000
@@ -35,39 +41,119 @@ class Scores:
     predictions: pl.DataFrame | None
     """Clicks: a sample of labels and predicted probabilities."""
     pooled: pl.DataFrame | None
-    """One row: the metrics that are also computed over the query rows of all users together, if there are any."""
+    """One row: the metrics that are computed over the rows, or the lists, of all users together, if there are any."""
     milliseconds: float | None
     """To adapt to one user and score the query rows; None for entries that cannot adapt."""
+    rank_milliseconds: float | None
+    """To adapt to one user and rank all items; None for entries that cannot rank."""
 
 
-def score(data: Dataset, entry: str, predict: Predict, *, few: bool) -> Scores:
-    """Score an entry on the test users; `few` also asks for the k-shot scenarios."""
+@dataclass(frozen=True)
+class _Entry:
+    """An entry on the test users, with any number of known ratings."""
+
+    data: Dataset
+    name: str
+    predict: Predict | None
+    rank: Rank | None
+    liked: float | None
+    tasks: Tasks
+    items: ItemFacts | None
+
+    def predictions(self, shots: int | None) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """For all rows, and each user's rate."""
+        if self.predict is None:
+            return None
+        prediction_N, rate_U = self.predict(shots)
+        known = "" if shots is None else f" with {shots} ratings"
+        require_untouched(prediction_N[self.tasks.query_mask()], f"{self.name}{known}")
+        return prediction_N, rate_U
+
+    def lists(self, shots: int | None) -> Lists | None:
+        """What each user would be shown."""
+        if self.rank is None:
+            return None
+        return rank_users(self.data, self.tasks, _checked(self.rank, self.name), shots, self.liked)
+
+    def rows(self, predicted: tuple[np.ndarray, np.ndarray | None] | None, lists: Lists | None) -> pl.DataFrame:
+        """One row per user; null for what the entry does not do."""
+        kind, nothing = self.data.schema.target.kind, pl.lit(None, pl.Float64)
+        if predicted is None:
+            names = per_user_metrics(kind, np.zeros(0), np.zeros(0), np.zeros(0))
+            base = user_rows(self.data, self.tasks)
+            rows = base.select("user", "group", nothing.alias("rate"), "support_rows", "query_rows")
+            rows = rows.with_columns(nothing.alias(name) for name in names)
+        else:
+            prediction_N, rate_U = predicted
+            rate = np.zeros(len(self.tasks)) if rate_U is None else rate_U
+            rows = score_rows(self.data, self.tasks, prediction_N, rate)
+            rows = rows.with_columns(rate=nothing) if rate_U is None else rows
+        if lists is None or self.items is None:
+            return rows.with_columns(nothing.alias(metric.name) for metric in list_metrics(kind))
+        return rows.with_columns(list_columns(kind, lists, self.items))
+
+
+def score(
+    data: Dataset,
+    entry: str,
+    predict: Predict | None,
+    *,
+    few: bool,
+    rank: Rank | None = None,
+    liked: float | None = None,
+) -> Scores:
+    """Score an entry on the test users; `few` also asks for the k-shot scenarios.
+
+    `predict` is None for an entry that only ranks, `rank` for one that only predicts; `liked` is the lowest target of a
+    relevant item (by default `ranking.liked_level`).
+    """
     tasks = Tasks.of(data, "test")
-    query_N = tasks.query_mask()
+    one = _Entry(data, entry, predict, rank, liked, tasks, None if rank is None else ItemFacts.of(data))
     started = time.perf_counter()
-    prediction_N, rate_U = predict(None)
+    predicted = one.predictions(None)
     seconds = time.perf_counter() - started
-    require_untouched(prediction_N[query_N], entry)
-    rate = np.zeros(len(tasks)) if rate_U is None else rate_U
-    rows = score_rows(data, tasks, prediction_N, rate)
-    if rate_U is None:
-        rows = rows.with_columns(rate=pl.lit(None, dtype=pl.Float64))
-    scenarios = [rows.with_columns(scenario=pl.lit("shots"), value=pl.lit("all"))]
-    for shots in SHOTS if few else ():
-        fewer_N, _ = predict(shots)
-        require_untouched(fewer_N[query_N], f"{entry} with {shots} ratings")
-        scored = score_rows(data, tasks, fewer_N, rate)
-        scenarios.append(scored.with_columns(scenario=pl.lit("shots"), value=pl.lit(str(shots))))
-    scenarios += _by_item(data, tasks, query_N, prediction_N)
-    profile = data.users().slice(tasks.first, len(tasks)).collect()
-    fields = [pl.Series(f"user.{field.name}", _as_text(profile[field.name])) for field in data.schema.features("user")]
+    started = time.perf_counter()
+    lists = one.lists(None)
+    rank_seconds = time.perf_counter() - started
+    rows = one.rows(predicted, lists)
+    scenarios = [_marked(rows, "shots", "all")]
+    scenarios += [_marked(one.rows(one.predictions(k), one.lists(k)), "shots", str(k)) for k in (SHOTS if few else ())]
+    query_N, prediction_N = tasks.query_mask(), None if predicted is None else predicted[0]
+    scenarios += [] if prediction_N is None else _by_item(data, tasks, query_N, prediction_N)
+    clicks = data.schema.target.kind == "click" and prediction_N is not None
     return Scores(
-        rows.with_columns(fields),
+        rows.with_columns(_profile(data, tasks)),
         pl.concat([frame.drop("rate", "support_rows", strict=False) for frame in scenarios], how="diagonal"),
-        _sample(data, tasks, query_N, prediction_N) if data.schema.target.kind == "click" else None,
-        _pooled(data, tasks, query_N, prediction_N),
-        1000 * seconds / max(len(tasks), 1),
+        _sample(data, tasks, query_N, prediction_N) if clicks and prediction_N is not None else None,
+        _pooled(one, query_N, prediction_N, lists),
+        None if predict is None else 1000 * seconds / max(len(tasks), 1),
+        None if rank is None else 1000 * rank_seconds / max(len(tasks), 1),
     )
+
+
+def _checked(rank: Rank, entry: str) -> Rank:
+    """The same, refusing scores that are not numbers: the entry diverged, or it read what it must not know."""
+
+    def checked(known: Known) -> Tensor:
+        score_BI = rank(known)
+        if torch.isnan(score_BI).any():
+            raise TrainingError(
+                f"scores of '{entry}' are not numbers: it diverged, or it read what it must not know",
+                remedy="lower its learning rates; if that does not help, report a bug",
+            )
+        return score_BI
+
+    return checked
+
+
+def _marked(rows: pl.DataFrame, scenario: str, value: str) -> pl.DataFrame:
+    return rows.with_columns(scenario=pl.lit(scenario), value=pl.lit(value))
+
+
+def _profile(data: Dataset, tasks: Tasks) -> list[pl.Series]:
+    """The users' profiles as text."""
+    profile = data.users().slice(tasks.first, len(tasks)).collect()
+    return [pl.Series(f"user.{field.name}", _as_text(profile[field.name])) for field in data.schema.features("user")]
 
 
 def _by_item(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> list[pl.DataFrame]:
@@ -83,14 +169,10 @@ def _by_item(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.
         target_Q = data.array("target")[rows][chosen_N]
         kind = data.schema.target.kind
         columns = per_user_metrics(kind, target_Q, prediction_N[chosen_N], count_U[present])
-        frames.append(
-            users[present].with_columns(
-                pl.Series("query_rows", count_U[present]),
-                *(pl.Series(name, values) for name, values in columns.items()),
-                scenario=pl.lit("items"),
-                value=pl.lit(value),
-            )
+        counted = users[present].with_columns(
+            pl.Series("query_rows", count_U[present]), *(pl.Series(name, found) for name, found in columns.items())
         )
+        frames.append(_marked(counted, "items", value))
     return frames
 
 
@@ -100,10 +182,17 @@ def _sample(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.n
     return pl.DataFrame({"label": label_Q[chosen].astype(np.int8), "p": prediction_N[query_N][chosen]})
 
 
-def _pooled(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.ndarray) -> pl.DataFrame | None:
-    wanted = [metric for metric in metrics_for(data.schema.target.kind) if metric.pooled is not None]
-    target_N = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])]
-    values = {metric.name: [metric.over_all_rows(target_N[query_N], prediction_N[query_N])] for metric in wanted}
+def _pooled(
+    one: _Entry, query_N: np.ndarray, prediction_N: np.ndarray | None, lists: Lists | None
+) -> pl.DataFrame | None:
+    """The metrics over all users together: of the rows' predictions, and of the lists."""
+    kind, values = one.data.schema.target.kind, {}
+    if prediction_N is not None:
+        target_Q = one.data.array("target")[int(one.tasks.offsets[0]) : int(one.tasks.offsets[-1])][query_N]
+        wanted = [metric for metric in row_metrics(kind) if metric.pooled is not None]
+        values = {metric.name: [metric.over_all_rows(target_Q, prediction_N[query_N])] for metric in wanted}
+    if lists is not None and one.items is not None:
+        values |= {metric.name: [metric.compute(lists, one.items)] for metric in exposure_metrics(kind)}
     return pl.DataFrame(values, schema=dict.fromkeys(values, pl.Float64)) if values else None
 
 

@@ -1,20 +1,27 @@
-"""An ensemble and a split -> one row per user: id, group, rate, metrics, number of support and query rows."""
+"""An ensemble and a split -> one row per user: id, group, rate, metrics, number of support and query rows.
+
+Legend: B users, I items, U users of a split, N rows, Q query rows.
+"""
 
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Block, Known, Tasks
 from paml.evaluation import metrics
+from paml.evaluation.item_facts import ItemFacts
+from paml.evaluation.ranking import Lists, Rank
 from paml.methods.learner import Ensemble
 
 Split = Literal["train", "validation", "test"]
 BATCH_USERS = 64
 USERS_AT_ONCE = 4096
+CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when all items are scored
 
 
 def evaluate_ensemble(
@@ -56,28 +63,83 @@ def predict_rows(
     return prediction_N, rate_U
 
 
+@torch.no_grad()
+def choice_loss(ensemble: Ensemble, loader: Loader, tasks: Tasks) -> float | None:
+    """The mean loss of users' choices among all items, over members, given the stored support sets; None without users.
+
+    Items of the support set are no candidates.
+    """
+    items, total = loader.all_items(), 0.0
+    tables = [(member, member.embed_all(*items)) for member in ensemble.members]
+    for batch in tasks.stored(BATCH_USERS):
+        known, query = loader.load_known(Known(batch.user_B, batch.support), items), loader.load_query(batch)
+        losses = [member.loss(member.adapt(member.embed(known, table)), query) for member, table in tables]
+        total += float(torch.stack(losses).mean(dim=0).sum())
+    return total / len(tasks) if len(tasks) else None
+
+
+@torch.no_grad()
+def rank_with(ensemble: Ensemble, loader: Loader) -> Rank:
+    """Ranks all items by an ensemble's predictions in an unknown context; items are embedded once."""
+    items, context = loader.all_items(), loader.unknown_context()
+    tables = [member.embed_all(*items) for member in ensemble.members]
+
+    def score(known: Known) -> Tensor:
+        batch, total_BI = loader.load_known(known, items), torch.zeros(1)
+        for member, table in zip(ensemble.members, tables, strict=True):
+            adapted = member.adapt(member.embed(batch, table))
+            width = max(table[1].width, known.support.row_BL.shape[1], 1)
+            step = max(CELLS_AT_ONCE // (len(known.user_B) * width), table[1].smallest_chunk, 1)
+            chunks = [slice(start, start + step) for start in range(0, len(items[1]), step)]
+            outputs = (member.outputs_of_all(adapted, chunk, context) for chunk in chunks)
+            total_BI = total_BI + torch.cat([member.head.predict(out_BRK).cpu() for out_BRK in outputs], dim=1)
+        return total_BI / len(tables)
+
+    @torch.no_grad()
+    def rank(known: Known) -> Tensor:
+        return torch.cat([score(part) for part in _parts(known)])
+
+    return rank
+
+
+def _parts(known: Known) -> list[Known]:
+    """A few users at a time, as in prediction."""
+    user_B, row_BL, mask_BL = known.user_B, known.support.row_BL, known.support.mask_BL
+    cuts = [slice(start, start + BATCH_USERS) for start in range(0, len(user_B), BATCH_USERS)]
+    return [Known(user_B[cut], Block(row_BL[cut], mask_BL[cut])) for cut in cuts]
+
+
+def user_rows(data: Dataset, tasks: Tasks) -> pl.DataFrame:
+    """One row per user: id, group, number of support and query rows."""
+    support_U = np.asarray(tasks.support, dtype=np.int64)
+    users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
+    return users.with_columns(
+        pl.Series("support_rows", support_U), pl.Series("query_rows", np.diff(tasks.offsets) - support_U)
+    )
+
+
 def score_rows(data: Dataset, tasks: Tasks, prediction_N: np.ndarray, rate_U: np.ndarray) -> pl.DataFrame:
     """One row per user from predictions for all rows of some users (only those of query rows count)."""
-    count_U = np.diff(tasks.offsets)
-    support_U = np.asarray(tasks.support, dtype=np.int64)
-    query_N = tasks.query_mask()
+    query_N, users = tasks.query_mask(), user_rows(data, tasks)
     target_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
-    users = data.users().slice(tasks.first, len(tasks)).select("user", "group").collect()
-    columns = per_user_metrics(data.schema.target.kind, target_Q, prediction_N[query_N], count_U - support_U)
-    return users.with_columns(
-        pl.Series("rate", rate_U),
-        pl.Series("support_rows", support_U),
-        pl.Series("query_rows", count_U - support_U),
-        *(pl.Series(name, values) for name, values in columns.items()),
+    count_U = users["query_rows"].to_numpy()
+    columns = per_user_metrics(data.schema.target.kind, target_Q, prediction_N[query_N], count_U)
+    return users.select("user", "group", pl.Series("rate", rate_U), "support_rows", "query_rows").with_columns(
+        pl.Series(name, values) for name, values in columns.items()
     )
+
+
+def list_columns(kind: str, lists: Lists, items: ItemFacts) -> list[pl.Series]:
+    """Every metric of lists, one value per user."""
+    return [pl.Series(metric.name, metric.compute(lists, items)) for metric in metrics.list_metrics(kind)]
 
 
 def per_user_metrics(
     kind: str, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Every metric for this kind of target, each followed by its chance level where it has one."""
+    """Every metric of query rows for this kind of target, each followed by its chance level where it has one."""
     columns: dict[str, np.ndarray] = {}
-    for metric in metrics.metrics_for(kind):
+    for metric in metrics.row_metrics(kind):
         columns[metric.name] = metric.compute(target_Q, prediction_Q, count_U) if len(count_U) else np.zeros(0)
         if metric.chance is not None:
             columns[_chance(metric.name)] = metric.chance(target_Q, count_U) if len(count_U) else np.zeros(0)
@@ -93,13 +155,13 @@ def summarise(rows: pl.DataFrame) -> dict[str, Any]:
     >>> paml.summarise(run.evaluate())["mse"]["minor"]
     """
     known = [column for name in metrics.METRICS for column in (name, _chance(name))]
-    names = [name for name in known if name in rows.columns]
+    names = [name for name in known if name in rows.columns and rows[name].null_count() < max(len(rows), 1)]
     groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
     return {
         "users": {group: len(part) for group, part in groups.items()},
         **{name: {group: _mean(part[name]) for group, part in groups.items()} for name in names},
         "undefined": {name: int(rows[name].is_nan().sum()) for name in names},
-        "p_value": _p_value(groups["major"][names[0]], groups["minor"][names[0]]),
+        "p_value": _p_value(groups["major"][names[0]], groups["minor"][names[0]]) if names else None,
         "rate": {group: _mean(part["rate"]) for group, part in groups.items()},
     }
 
@@ -111,7 +173,7 @@ def _chance(name: str) -> str:
 
 def _mean(values: pl.Series) -> float | None:
     """Mean over the users for whom the metric is defined, None if there are none."""
-    defined = values.drop_nans()
+    defined = values.drop_nulls().drop_nans()
     return float(defined.mean()) if len(defined) else None  # type: ignore[arg-type]
 
 

@@ -1,6 +1,7 @@
 """A cell of a comparison: one entry (a baseline, a method, or a method with other settings) with one seed.
 
-Fitting gets a data set without the targets of test users, prediction one without those of query rows (`blinding.py`).
+Fitting gets a data set without targets and items of test users, prediction one without the targets of query rows, and
+ranking one without their items, too (`blinding.py`).
 """
 
 import gc
@@ -22,7 +23,7 @@ from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.scenarios import Scores, score
-from paml.evaluation.scoring import predict_rows
+from paml.evaluation.scoring import predict_rows, rank_with
 from paml.files import new_folder
 from paml.progress import Progress
 from paml.training.allocator import return_freed_memory
@@ -36,7 +37,7 @@ def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, p
     """Fit an entry, score it on the test users, and store everything."""
     with _peak_memory() as peak:
         if entry.method is None:
-            scores, frames = _run_baseline(data, entry.name, seed)
+            scores, frames = _run_baseline(data, plan, entry.name, seed)
         else:
             scores, frames = _run_method(data, folder, plan, entry, seed, progress)
     frames["rows"], frames["scenarios"] = scores.rows, scores.scenarios
@@ -44,7 +45,9 @@ def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, p
         if frame is not None:
             frames[name] = frame
     cost = frames["cost"].with_columns(
-        adapt_ms=pl.lit(scores.milliseconds, dtype=pl.Float64), peak_mb=pl.lit(peak[0], dtype=pl.Float64)
+        adapt_ms=pl.lit(scores.milliseconds, dtype=pl.Float64),
+        rank_ms=pl.lit(scores.rank_milliseconds, dtype=pl.Float64),
+        peak_mb=pl.lit(peak[0], dtype=pl.Float64),
     )
     frames["cost"] = cost
     with new_folder(cell_folder(folder, entry.name, seed)) as cell:
@@ -55,19 +58,24 @@ def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, p
             marked.write_parquet(cell / f"{name}.parquet")
 
 
-def _run_baseline(data: Dataset, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
+def _run_baseline(data: Dataset, plan: Plan, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
     baseline = find_baseline(name)
+    # a reference may know the items of test users' rows beforehand, and nobody their targets
+    blinded = BlindedDataset(data, "targets" if baseline.reference else "all")
     started = time.perf_counter()
-    fitted = baseline.fit(BlindedDataset(data, "all"), seed)
+    fitted = baseline.fit(blinded, seed)
     seconds = time.perf_counter() - started
-    test = SplitRows.of(BlindedDataset(data, "query"), "test")
+    blinded.reveal("items")  # the ranker looks up what is known about test users in the data it was fitted on
+    test, predictor = SplitRows.of(BlindedDataset(data, "query"), "test"), fitted.predictor
 
     def predict(shots: int | None) -> tuple[np.ndarray, None]:
-        return fitted.predictor.predict(test if shots is None else test.with_shots(shots)), None
+        assert predictor is not None
+        return predictor.predict(test if shots is None else test.with_shots(shots)), None
 
     cost = pl.DataFrame({"fit_seconds": [seconds], "refit_seconds": [fitted.refit_seconds]})
     cost = cost.with_columns(pl.col("refit_seconds").cast(pl.Float64), chosen=pl.lit(json.dumps(fitted.chosen)))
-    scores = score(data, name, predict, few=not baseline.reference)
+    few, predicts = not baseline.reference, None if predictor is None else predict
+    scores = score(data, name, predicts, few=few, rank=fitted.rank, liked=plan.liked)
     return replace(scores, milliseconds=None) if baseline.reference else scores, {"cost": cost}
 
 
@@ -89,7 +97,9 @@ def _run_method(
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
-    loader = Loader(BlindedDataset(data, "query"), run.ensemble.inputs, device)
+    loader, blinded = (
+        Loader(BlindedDataset(data, erased), run.ensemble.inputs, device) for erased in ("query", "items")
+    )
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)
@@ -97,7 +107,8 @@ def _run_method(
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
     if seed == plan.seeds[0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
-    return score(data, entry.name, predict, few=True), frames
+    rank = rank_with(run.ensemble, blinded)
+    return score(data, entry.name, predict, few=True, rank=rank, liked=plan.liked), frames
 
 
 def _history(run: Path) -> pl.DataFrame:

@@ -44,6 +44,7 @@ def compare(
     variants: Sequence[str] = (),
     same_split: bool = False,
     group_by: str | None = None,
+    liked: float | None = None,
     progress: Progress = SILENT,
     settings: Mapping[str, Any] | None = None,
 ) -> Results:
@@ -52,8 +53,9 @@ def compare(
     Without `methods`, all are compared (with the recipe `paper`, the paper's six); without `baselines`, all whose
     packages are installed. `variants` are methods with other settings (`"reg_paml gamma=0.01"`); `settings` replace the
     recipe's in all methods. Each seed has its own split of the users, unless `same_split`; `group_by` is a user field
-    whose values are also compared. An unfinished comparison in `out` is continued. A training that diverges is excluded
-    with the reason, and the others go on.
+    whose values are also compared. `liked` is the lowest target of an item that belongs on a user's list (by default
+    three quarters of the scale: 4 of 5). An unfinished comparison in `out` is continued. A training that diverges is
+    excluded with the reason, and the others go on.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
@@ -61,7 +63,14 @@ def compare(
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     entries = choose_entries(data.schema.target.kind, recipe, methods, baselines, variants)
     wanted = make_plan(
-        data, entries, seeds, recipe, same_split=same_split, group_by=group_by, settings=dict(settings or {})
+        data,
+        entries,
+        seeds,
+        recipe,
+        same_split=same_split,
+        group_by=group_by,
+        settings=dict(settings or {}),
+        liked=liked,
     )
     folder = Path(out)
     run_grid(data, folder, open_comparison(folder, wanted), progress)

@@ -13,7 +13,8 @@ from paml.baselines.registry import BASELINES, baselines_for, find_baseline
 from paml.data.dataset import Dataset
 from paml.data.schema import CLICK_WEIGHTS
 from paml.errors import SettingsError, nearest
-from paml.evaluation.metrics import metrics_for
+from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
+from paml.evaluation.ranking import check_liked, liked_level
 from paml.methods.registry import find_method, methods_of
 from paml.settings import parse_assignments
 from paml.training.recipe import load_recipe, recipe_digest
@@ -63,9 +64,11 @@ def make_plan(
     same_split: bool,
     group_by: str | None,
     settings: Mapping[str, Any],
+    liked: float | None = None,
 ) -> Plan:
     """The plan of a comparison, checked."""
     _check(data, entries, seeds, recipe, group_by, settings)
+    check_liked(data.schema.target, liked)
     kind = data.schema.target.kind
     usual = load_recipe(recipe, "reg_paml", settings, data.manifest.source.name, kind)
     return Plan(
@@ -78,6 +81,7 @@ def make_plan(
         seeds=tuple(range(seeds)),
         same_split=same_split,
         group_by=group_by,
+        liked=liked_level(data.schema.target) if liked is None else liked,
         entries=in_order([with_rate(entry, recipe, settings, data.manifest.source.name, kind) for entry in entries]),
         metrics=metric_facts(kind),
         pooled=pooled_facts(kind),
@@ -95,16 +99,17 @@ def with_rate(entry: Entry, recipe: str | Path, settings: Mapping[str, Any], sou
 
 def metric_facts(kind: str) -> tuple[MetricFacts, ...]:
     """What a report must know about the metrics of ratings, or of clicks."""
-    return tuple(MetricFacts(name=m.name, label=m.label, better=m.better, digits=m.digits) for m in metrics_for(kind))
+    return tuple(_metric_facts(metric, metric.label) for metric in metrics_for(kind))
 
 
 def pooled_facts(kind: str) -> tuple[MetricFacts, ...]:
-    """The same for metrics that are also computed over the rows of all users together."""
-    return tuple(
-        MetricFacts(name=m.name, label=m.pooled, better=m.better, digits=m.digits)
-        for m in metrics_for(kind)
-        if m.pooled is not None
-    )
+    """The same for metrics over the rows, or the lists, of all users together."""
+    rows = [_metric_facts(metric, metric.pooled) for metric in row_metrics(kind) if metric.pooled is not None]
+    return (*rows, *(_metric_facts(metric, metric.label) for metric in exposure_metrics(kind)))
+
+
+def _metric_facts(metric: AnyMetric, label: str) -> MetricFacts:
+    return MetricFacts(name=metric.name, label=label, better=metric.better, digits=metric.digits, about=metric.about)
 
 
 def _facts(data: Dataset) -> DataFacts:
@@ -188,6 +193,7 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
         (found.settings == plan.settings, "other settings"),
         (found.same_split == plan.same_split, "other splits"),
         (found.metrics == plan.metrics, "other metrics"),
+        (found.liked == plan.liked, "another level of liked items"),
     ):
         if not same:
             raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another folder", argument="out")

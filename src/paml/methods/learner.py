@@ -83,9 +83,14 @@ class Learner(nn.Module):
     def embed_items(self, batch: SupportBatch) -> tuple[ItemVectors, ItemTable]:
         """The batch's distinct items; for a closed form over items, with the covariance of their vectors."""
         items, table = self.network.embed_items(batch.items, batch.item_N)
-        return self.with_spread(items, batch.log_chance_N), table
+        return self._with_spread(items, batch.log_chance_N), table
 
-    def with_spread(self, items: ItemVectors, log_chance_N: Tensor | None = None) -> ItemVectors:
+    def embed_all(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
+        """All items, for ranking and serving, in the form that takes less time and memory."""
+        items, table = self.network.items.catalogue(features, item_I)
+        return self._with_spread(items), table
+
+    def _with_spread(self, items: ItemVectors, log_chance_N: Tensor | None = None) -> ItemVectors:
         """Items with what the solver needs to know about all of them."""
         needed = self.head.over_items and self.solver.needs_spread
         return items.with_spread(log_chance_N) if needed else items

@@ -1,6 +1,9 @@
 """What a comparison found, for people: tables, figures and one page.
 
 tables         the tables, made from results alone
+layout         what they have in common
+group_tables   those of major and minor users
+list_tables    those of what a user would be shown
 paired_tables  those of paired tests
 paper_tables   those of the paper, beside ours
 render         a table as text, Markdown, LaTeX

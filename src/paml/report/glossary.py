@@ -43,14 +43,24 @@ _METRICS = {
     "mse": ("MSE", "Mean squared error of a user's query rows; then the mean over users."),
     "mae": ("MAE", "Mean absolute error, likewise."),
     "ndcg3": (
-        "nDCG@k",
-        "How well the k items ranked highest are chosen: gain 2^rating − 1, discount log2(1 + rank), divided by the "
-        "best possible order of the user's query rows. 1 is perfect.",
+        "nDCG@3, nDCG@5",
+        "How well a user's own query rows are ordered, and nothing else: gain 2^rating − 1, discount log2(1 + rank), "
+        "divided by the best possible order of these rows. 1 is perfect.",
     ),
     "nel": (
         "NEL",
         "Weighted negative entropy loss of clicks: the mean of −w log p(label), with w = 0.9 for clicked and 0.1 for "
         "other rows.",
+    ),
+    "ndcg10": (
+        "nDCG@10, catalogue",
+        "How good the list is that a user would be shown: all items but the support rows are ranked, never a sample; "
+        "relevant items (liked, or clicked, among the query rows) at the top count most. 1: all of them come first.",
+    ),
+    "recall20": (
+        "recall@20, hit@10, MRR",
+        "Of the same list: the share of relevant items among the first 20 (of as many as fit); whether one is among "
+        "the first ten; 1 / rank of the first relevant item.",
     ),
     "auc": ("AUC", "The chance that a clicked row has a higher prediction than another row."),
 }

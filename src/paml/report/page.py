@@ -14,9 +14,11 @@ from paml.analysis.results import Results
 from paml.analysis.verdict import costs
 from paml.report.figures import Figure
 from paml.report.glossary import glossary
+from paml.report.list_tables import is_about_lists
 from paml.report.render import Table
 
 FIRST = "comparison"  # the figure beside the verdict
+LIST_FIGURES = ("list_shots",)  # those beside the tables of lists
 _LONG = 28  # cells with more characters may be broken into lines
 _SOURCES = {
     "ml-1m": "MovieLens-1M",
@@ -28,10 +30,13 @@ _SOURCES = {
 
 def page(results: Results, tables: Sequence[Table], figures: Mapping[str, Figure], folder: str = "OUT") -> str:
     """The page; `folder` is the comparison's folder as the commands name it."""
-    others = {name: figure for name, figure in figures.items() if name != FIRST}
+    lists = {name: figure for name, figure in figures.items() if name in LIST_FIGURES}
+    others = {name: figure for name, figure in figures.items() if name != FIRST and name not in lists}
+    rows = [table for table in tables if not is_about_lists(table.name)]
     sections = {
         "verdict": ("What was found", _opening(results, figures.get(FIRST))),
-        "tables": ("Tables", "\n".join(_table(table) for table in tables) + _beside_paper(results)),
+        "shown": ("What a user would be shown", _shown(tables, lists)),
+        "tables": ("Tables", "\n".join(_table(table) for table in rows) + _beside_paper(results)),
         "figures": ("Figures", _figures(others) if others else ""),
         "glossary": ("Glossary", _glossary(results)),
         "made": ("How it was made", _made(results, folder)),
@@ -124,6 +129,12 @@ def _table(table: Table) -> str:
     )
 
 
+def _shown(tables: Sequence[Table], figures: Mapping[str, Figure]) -> str:
+    """The tables and figures of lists of all items; empty if no entry ranks."""
+    about = [_table(table) for table in tables if is_about_lists(table.name)]
+    return "\n".join([*about, *([_figures(figures)] if figures else [])]) if about else ""
+
+
 def _beside_paper(results: Results) -> str:
     """Notes on the paper where no table quotes it."""
     notes = results.paper.notes if results.paper is not None else ()
@@ -188,6 +199,7 @@ def _commands(plan: Plan, folder: str) -> list[str]:
         ["--recipe", plan.recipe, "--seeds", str(len(plan.seeds))],
         ["--same-split"] if plan.same_split else [],
         ["--group-by", plan.group_by] if plan.group_by else [],
+        ["--liked", f"{plan.liked:g}"] if plan.data.target == "rating" else [],
         ["--out", folder],
     ]
     return [" \\\n    ".join(shlex.join(part) for part in parts if part), shlex.join(["paml", "report", folder])]

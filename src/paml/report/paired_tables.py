@@ -1,34 +1,46 @@
 """The tables of paired tests: methods against the best baseline, and against each other."""
 
+from collections.abc import Sequence
+
 from paml.analysis.comparisons import Paired, improves
 from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
+from paml.analysis.sentences import sureness
 from paml.analysis.tests import Interval
-from paml.analysis.verdict import sureness
 from paml.report.render import Table
 
 
 def paired(results: Results) -> Table:
-    """Methods and variants against the best baseline of each metric, user by user."""
+    """Methods and variants against the best baseline of each metric of query rows, user by user."""
+    title = "Paired tests against the best baseline"
+    return _paired(results, "paired", title, results.plan.about("rows"))
+
+
+def paired_lists(results: Results) -> Table:
+    """The same for lists of all items, with one p-value: there are more metrics, and the table must fit."""
+    title = "Paired tests of lists against the best baseline that ranks"
+    return _paired(results, "paired_lists", title, results.plan.about("list"), brief=True)
+
+
+def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFacts], *, brief: bool = False) -> Table:
     label = results.plan.labels
     rows: list[tuple[str, ...]] = []
     rules: list[int] = []
     against: dict[str, list[str]] = {}
-    for metric in results.plan.metrics:
+    for metric in metrics:
         rules.append(len(rows))
         places, lines = metric.digits, results.paired[metric.name]
         if lines:
             baseline = f"{label[lines[0].reference]} ({count(lines[0].users, 'user')})"
-            against.setdefault(baseline, []).append(metric.label)
+            against.setdefault(baseline, []).append(metric.short)
         rows += [
             (
-                metric.label,
+                metric.short,
                 label[line.method],
                 number(line.difference, places),
                 interval(line.interval, places),
-                p_value(line.t_p),
-                p_value(line.wilcoxon_p),
+                *(() if brief else (p_value(line.t_p), p_value(line.wilcoxon_p))),
                 p_value(line.holm_p),
                 ", ".join(number(value, places) for value in line.by_seed) or NOTHING,
                 _sure(metric, line),
@@ -41,9 +53,9 @@ def paired(results: Results) -> Table:
         f"the same metric: {best}. 95 %: bootstrap over users, each with the rows of all seeds. "
         "Surely: p (Holm) < 0.05, and all seeds have the same sign."
     )
-    tests = ("p (t)", "p (Wilcoxon)", "p (Holm)")
+    tests = ("p (Holm)",) if brief else ("p (t)", "p (Wilcoxon)", "p (Holm)")
     columns = ("metric", "method", "difference", "95 %", *tests, "in each seed", "the method is")
-    return Table("paired", "Paired tests against the best baseline", columns, tuple(rows), note, rules=tuple(rules[1:]))
+    return Table(name, title, columns, tuple(rows), note, rules=tuple(rules[1:]))
 
 
 def pairs(results: Results) -> Table:

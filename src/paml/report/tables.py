@@ -3,16 +3,14 @@
 `all_tables(results)` returns those that have anything to show; `render(table, form)` is in `render.py`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from paml.analysis.format import (
     NOTHING,
     amount,
     count,
-    interval,
     listing,
-    number,
     p_value,
     percent,
     significant,
@@ -24,26 +22,21 @@ from paml.analysis.quoted import PAPERS_COSTS
 from paml.analysis.rates import LEARNING_RATE, NEAR_BOUND, not_personal
 from paml.analysis.results import ByProfile, Results
 from paml.analysis.tests import Interval
-from paml.analysis.verdict import WITHIN, judgement, paired_of, undefined
-from paml.report.paired_tables import paired, pairs, why_unsure
+from paml.analysis.verdict import paired_of, undefined
+from paml.report.group_tables import groups, list_groups
+from paml.report.layout import ARROWS, by_entry, in_order, rules
+from paml.report.list_tables import list_contents, list_shots, lists, shot_tests
+from paml.report.paired_tables import paired, paired_lists, pairs, why_unsure
 from paml.report.paper_tables import paper
 from paml.report.render import STAR, Table, ranked as _ranked
 
 MAX_VALUES = 12  # columns of a table by a field of the profile
-_KINDS = ("reference", "baseline", "method", "variant")
-_JUDGEMENTS = {
-    "equal": f"equal within {WITHIN}",
-    "small": f"different, below {WITHIN}",
-    "different": "different",
-    "undecided": "undecided",
-    "unknown": "not testable",
-}
-_ARROWS = {"lower": "↓", "higher": "↑"}
 _COSTS = {
     "fit_seconds": "fit, s",
     "seconds_per_epoch": "epoch, s",
     "users_per_second": "users/s",
     "adapt_ms": "adapt and score a user, ms",
+    "rank_ms": "rank all items, ms",
     "peak_mb": "additional memory, MB",
     "refit_seconds": "refit, s",
 }
@@ -54,6 +47,12 @@ def all_tables(results: Results) -> list[Table]:
     made = [
         _with_chance(results, comparison(results)),
         groups(results),
+        lists(results),
+        list_contents(results),
+        list_shots(results),
+        *shot_tests(results),
+        list_groups(results),
+        paired_lists(results),
         rates(results),
         paired(results),
         pairs(results),
@@ -68,8 +67,8 @@ def all_tables(results: Results) -> list[Table]:
 
 
 def comparison(results: Results) -> Table:
-    """All entries by all metrics; references stand above the line and are not ranked."""
-    order, metrics, pooled = _order(results), results.plan.metrics, results.plan.pooled
+    """All entries by the metrics of query rows; references stand above the line and are not ranked."""
+    order, metrics, pooled = in_order(results), results.plan.about("rows"), _pooled_rows(results)
     rows = tuple(
         (
             entry.label,
@@ -85,9 +84,9 @@ def comparison(results: Results) -> Table:
         *([None if name is None else results.pooled[metric.name][name].mean for name in ranked] for metric in pooled),
     ]
     best, second = _ranked(values, [metric.better for metric in (*metrics, *pooled)])
-    columns = ("", *(f"{metric.label} {_ARROWS[metric.better]}" for metric in (*metrics, *pooled)), "remark")
+    columns = ("", *(f"{metric.label} {ARROWS[metric.better]}" for metric in (*metrics, *pooled)), "remark")
     note = " ".join(_comparison_notes(results))
-    return Table("comparison", "Comparison on test users", columns, rows, note, best, second, _rules(order))
+    return Table("comparison", "Comparison on test users", columns, rows, note, best, second, rules(order))
 
 
 def _with_chance(results: Results, table: Table) -> Table:
@@ -95,10 +94,10 @@ def _with_chance(results: Results, table: Table) -> Table:
     if not results.chance or not table.rows:
         return table
     cells = dict.fromkeys(table.columns, "")
-    for metric in (*results.plan.metrics, *results.plan.pooled):
+    for metric in (*results.plan.about("rows"), *_pooled_rows(results)):
         level = results.chance.get(metric.name)
         if level is not None:
-            cells[f"{metric.label} {_ARROWS[metric.better]}"] = spread(level.mean, level.deviation, metric.digits)
+            cells[f"{metric.label} {ARROWS[metric.better]}"] = spread(level.mean, level.deviation, metric.digits)
     line = ("by chance", *list(cells.values())[1:-1], "random order")
     return replace(table, rows=(*table.rows, line), rules=(*table.rules, len(table.rows)))
 
@@ -116,7 +115,7 @@ def _comparison_notes(results: Results) -> list[str]:
     if results.plan.names("reference"):
         notes.append("The reference was also fitted to the test users' known rows; it is not ranked.")
     notes += [
-        f"{metric.label}: all query rows of a seed's test users ranked together." for metric in results.plan.pooled
+        f"{metric.label}: all query rows of a seed's test users ranked together." for metric in _pooled_rows(results)
     ]
     notes += undefined(results)
     if results.missing:
@@ -124,44 +123,14 @@ def _comparison_notes(results: Results) -> list[str]:
     return notes
 
 
-def groups(results: Results) -> Table:
-    """Major and minor users: the paper's test, the gap, and whether it is shown to be small."""
-    order, places, name = _order(results), results.plan.headline.digits, results.plan.headline.label
-    rows = []
-    for entry in order:
-        found = results.groups[entry.name]
-        major, minor = (results.summary(entry.name, group=group) for group in ("major", "minor"))
-        gap, against = found.gap, found.gap_against_baseline
-        rows.append(
-            (
-                entry.label,
-                *(spread(summary.mean, summary.deviation, places) for summary in (major, minor)),
-                p_value(found.test.p_value),
-                number(gap.difference, places),
-                interval(gap.interval, places),
-                p_value(gap.welch_p),
-                p_value(gap.equivalence_p),
-                NOTHING if gap.difference is None else _JUDGEMENTS[judgement(gap)],
-                NOTHING if against is None else number(against.difference, places),
-                NOTHING if against is None else interval(against.interval, places),
-            )
-        )
-    baseline = results.best.baseline
-    note = (
-        "p: the paper's two-tailed t-test of major against minor users; a large p does not show that they are equal. "
-        "Gap: minor − major, with a bootstrap interval and Welch's test; a user's seeds are one observation. "
-        f"p (equal): of a gap of {WITHIN} of the mean or more; below 0.05 the groups are equal within {WITHIN}."
-    )
-    if baseline is not None:
-        note += f" Against baseline: the gap less that of {results.plan.labels[baseline]}."
-    tests = ("p", "gap", "95 %", "p (gap)", "p (equal)", "groups are", "against baseline", "95 % (against)")
-    columns = ("", f"{name} major", f"{name} minor", *tests)
-    return Table("groups", f"Major and minor users, {name}", columns, tuple(rows), note, rules=_rules(order))
+def _pooled_rows(results: Results) -> list[MetricFacts]:
+    """The metrics over the query rows of all users together."""
+    return [metric for metric in results.plan.pooled if metric.about == "rows"]
 
 
 def rates(results: Results) -> Table:
     """The rates that methods give their users: how large, how different, how many at the bound, and by group."""
-    order = [entry for entry in _order(results) if entry.name in results.rates]
+    order = [entry for entry in in_order(results) if entry.name in results.rates]
     rows = []
     for entry in order:
         found = results.rates[entry.name]
@@ -188,7 +157,7 @@ def rates(results: Results) -> Table:
     said = " ".join([note, *not_personal(results.rates, results.plan.labels)])
     tests = ("major", "minor", "gap", "95 %", "p (gap)")
     columns = ("", "mean", "between users", "bound", "at the bound", *tests)
-    return Table("rates", "Learning rates by group", columns, tuple(rows), said, rules=_rules(order))
+    return Table("rates", "Learning rates by group", columns, tuple(rows), said, rules=rules(order))
 
 
 def _interval(found: Interval | None) -> str:
@@ -198,10 +167,10 @@ def _interval(found: Interval | None) -> str:
 
 def shots(results: Results) -> Table:
     """By the number of known ratings."""
-    found = results.shots
+    found = results.shots[results.plan.headline.name]
     title = f"{results.plan.headline.label} by the number of known {results.plan.data.known}s"
     note = "Only this many of a user's support rows are known; the query rows are the same."
-    return _by_entry(results, "shots", title, found.values, lambda name: found.means[name], note)
+    return by_entry(results, "shots", title, found.values, lambda name: found.means[name], note)
 
 
 def by_activity(results: Results) -> Table:
@@ -210,7 +179,7 @@ def by_activity(results: Results) -> Table:
     columns = [f"{part.label} ({count(part.users, 'user')})" for part in bins]
     title = f"{results.plan.headline.label} by users' activity"
     note = "Users by their number of support rows, in quarters."
-    return _by_entry(results, "activity", title, columns, lambda name: [part.means[name] for part in bins], note)
+    return by_entry(results, "activity", title, columns, lambda name: [part.means[name] for part in bins], note)
 
 
 def by_group(results: Results) -> Table | None:
@@ -225,7 +194,7 @@ def by_group(results: Results) -> Table | None:
     def means(name: str) -> list[float | None]:
         return [values[value][name].mean for value in shown]
 
-    return _by_entry(results, "by_group", title, columns, means, left_out(found))
+    return by_entry(results, "by_group", title, columns, means, left_out(found))
 
 
 def common_values(found: ByProfile) -> dict[str, int]:
@@ -247,12 +216,12 @@ def items(results: Results) -> Table:
     columns = ["warm items", f"cold items ({count(found.cold_users, 'user')})"]
     title = f"{results.plan.headline.label} on warm and cold items"
     note = "Cold: no training user interacted with them. Users without such rows are excluded."
-    return _by_entry(results, "items", title, columns, lambda name: [found.warm[name], found.cold[name]], note)
+    return by_entry(results, "items", title, columns, lambda name: [found.warm[name], found.cold[name]], note)
 
 
 def cost(results: Results) -> Table:
     """Time and memory, means over seeds; with the paper's settings, beside what the paper names."""
-    order, quoted = _order(results), papers_costs(results.plan)
+    order, quoted = in_order(results), papers_costs(results.plan)
     costs = {name: line.model_dump() for name, line in results.cost.items()}
     shown = [key for key in _COSTS if any(line[key] is not None for line in costs.values())]
     nothing = (NOTHING, NOTHING)
@@ -268,40 +237,7 @@ def cost(results: Results) -> Table:
     if quoted:
         note += f" {PAPERS_COSTS}"
     columns = ("", *(_COSTS[key] for key in shown), *(("the paper's time", "the paper's memory") if quoted else ()))
-    return Table("cost", "Cost", columns, rows, note, rules=_rules(order))
-
-
-def _by_entry(
-    results: Results,
-    name: str,
-    title: str,
-    columns: Sequence[str],
-    values: Callable[[str], Sequence[float | None]],
-    note: str,
-) -> Table:
-    """A line for each entry, the headline metric's means in columns, the best of each column in bold."""
-    order = _order(results)
-    lines = [list(values(entry.name)) for entry in order]
-    places = results.plan.headline.digits
-    rows = tuple(
-        (entry.label, *(number(value, places) for value in line)) for entry, line in zip(order, lines, strict=True)
-    )
-    compared = [
-        [None if entry.kind == "reference" else line[j] for entry, line in zip(order, lines, strict=True)]
-        for j in range(len(columns))
-    ]
-    best, second = _ranked(compared, [results.plan.headline.better] * len(columns))
-    return Table(name, title, ("", *columns), rows, note, best, second, _rules(order))
-
-
-def _order(results: Results) -> list[Entry]:
-    """References first, above the line; then as in the plan."""
-    return sorted(results.plan.entries, key=lambda entry: _KINDS.index(entry.kind))
-
-
-def _rules(order: list[Entry]) -> tuple[int, ...]:
-    """A rule between kinds."""
-    return tuple(k for k in range(1, len(order)) if order[k].kind != order[k - 1].kind)
+    return Table("cost", "Cost", columns, rows, note, rules=rules(order))
 
 
 def _starred(results: Results, metric: MetricFacts, name: str) -> str:
@@ -324,6 +260,8 @@ def _remark(results: Results, entry: Entry) -> str:
     said = [f"{seeds - missing} of {count(seeds, 'seed')}"] if missing else []
     if entry.kind == "reference":
         said.append("reference")
+    elif results.mean(name) is None and _ranks(results, name):
+        said.append("only ranks")
     elif name == results.best.baseline:
         said.append("best baseline")
     elif results.loses_to.get(name):
@@ -332,6 +270,11 @@ def _remark(results: Results, entry: Entry) -> str:
     elif name in results.loses_to and results.best.baseline is not None and missing < seeds:
         said.append("better than every baseline, not surely" if doubt else "beats every baseline")
     return "; ".join(said)
+
+
+def _ranks(results: Results, name: str) -> bool:
+    metric = results.plan.list_headline
+    return metric is not None and results.mean(name, metric.name) is not None
 
 
 def _natural(value: str) -> tuple[bool, float, str]:

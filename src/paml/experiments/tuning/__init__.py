@@ -1,6 +1,7 @@
 """Tuning: the search for better settings, judged by validation users.
 
-search  trials -> a recipe file; resumable
-study   trials so far -> what to try next (Optuna)
-space   which settings are searched, in which ranges, for every method
+search     trials -> a recipe file; resumable
+criterion  what trials are judged by
+study      trials so far -> what to try next (Optuna)
+space      which settings are searched, in which ranges, for every method
 """

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
-from paml.evaluation.metrics import headline
+from paml.experiments.tuning.criterion import Criterion
 from paml.experiments.tuning.space import Choice, Space, as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
 from paml.files import as_model, read_json, write_text
@@ -77,6 +77,8 @@ class SearchPlan(Settings):
     """The whole starting recipe."""
     space: dict[str, dict[str, Any]]
     seed: int
+    by: str | None = None
+    """The metric that trials are judged by; None for the loss that training watches."""
 
 
 class Tried(Settings):
@@ -124,6 +126,7 @@ def tune(
     seed: int = 0,
     out: str | Path | None = None,
     space: str | Path | None = None,
+    by: str | None = None,
     progress: Progress = SILENT,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
@@ -132,7 +135,8 @@ def tune(
 
     Trials are judged by validation users alone; the first one is the recipe itself. The budget is a number of trials
     (`30`), a time (`"20m"`), or both (`"30,20m"`), and includes earlier calls in the same folder, which are continued.
-    `space` is a TOML file with your own search space. Settings, by name or as a mapping, are held fixed.
+    `space` is a TOML file with your own search space; `by` is the metric that trials are judged by, such as `"ndcg10"`,
+    instead of the loss. Settings, by name or as a mapping, are held fixed.
 
     >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
     >>> run = paml.train(data, "reg_paml", found.best_recipe)
@@ -142,7 +146,7 @@ def tune(
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
     start = load_recipe(recipe, method, held, data.manifest.source.name, data.schema.target.kind)
-    searched = space_for(method, held, space)
+    searched, criterion = space_for(method, held, space), Criterion.find(by, data.schema.target.kind)
     first, end = data.manifest.splits["validation"]
     if first == end:
         remedy = "prepare it with another user_ratio"
@@ -156,11 +160,12 @@ def tune(
         start=start.model_dump(mode="json"),
         space=as_values(searched),
         seed=seed,
+        by=None if criterion.is_loss else by,
     )
     load_optuna()
     _open_folder(folder, plan)
     with _locked(folder), quiet():
-        search = _Search(BlindedDataset(data, "all"), folder, plan, start, searched)
+        search = _Search(BlindedDataset(data, "all"), folder, plan, start, searched, criterion)
         search.run(limit, progress)
         return search.result()
 
@@ -177,6 +182,7 @@ def _open_folder(folder: Path, plan: SearchPlan) -> None:
             (found.start == plan.start, "another recipe or other settings"),
             (found.space == plan.space, "another search space"),
             (found.seed == plan.seed, "another seed"),
+            (found.by == plan.by, "another metric to judge by"),
         ):
             if not same:
                 remedy = "repeat what it was begun with, or choose another folder"
@@ -203,9 +209,17 @@ def _locked(folder: Path) -> Iterator[None]:
 class _Search:
     """Trials, one after the other, each logged when it is complete."""
 
-    def __init__(self, data: BlindedDataset, folder: Path, plan: SearchPlan, start: Recipe, space: Space) -> None:
+    def __init__(
+        self,
+        data: BlindedDataset,
+        folder: Path,
+        plan: SearchPlan,
+        start: Recipe,
+        space: Space,
+        criterion: Criterion,
+    ) -> None:
         self._data, self._folder, self._plan, self._start, self._space = data, folder, plan, start, space
-        self._metric = headline(data.schema.target.kind).name
+        self._criterion = criterion
         self._trials = read_log(folder / "trials.jsonl")
 
     def run(self, budget: Budget, progress: Progress) -> None:
@@ -241,10 +255,10 @@ class _Search:
             seed=plan.seed,
             source=plan.source,
             fingerprint=plan.fingerprint,
-            metric=self._metric,
+            metric=self._criterion.metric.name,
             trials={state: states.count(state) for state in ("finished", "pruned", "diverged")},
-            start=_tried(self._trials[0]),
-            best=_tried(best),
+            start=self._tried(self._trials[0]),
+            best=self._tried(best),
             seconds=sum(trial.seconds for trial in self._trials),
             best_recipe=str(self._folder / "best.toml"),
             run=str(self._folder / "runs" / str(best.number)),
@@ -266,21 +280,22 @@ class _Search:
         history: list[float] = []
         started = time.monotonic()
 
-        def ended(state: str, reason: str | None = None) -> Trial:
+        def ended(state: str, reason: str | None = None, judged: float | None = None) -> Trial:
             best = min(range(len(history)), key=history.__getitem__) if history else None
-            value, epoch = (None, None) if best is None else (history[best], best + 1)
+            epoch = None if best is None else best + 1
+            value = judged if judged is not None or best is None else history[best]
             seconds = round(time.monotonic() - started, 3)
             return Trial(number, state, value, epoch, _plain(settings), history, seconds, reason)
 
         try:
-            train(
+            run = train(
                 self._data,
                 self._plan.method,
                 self._plan.recipe,
                 seed=self._plan.seed,
                 out=self._folder / "runs" / str(number),
                 progress=progress,
-                on_epoch=_judge(asked, history, recipe.epochs, ends),
+                on_epoch=_judge(asked, history, recipe.epochs, ends, prune=self._criterion.is_loss),
                 settings=recipe.model_dump(),
             )
         except TrainingError as error:
@@ -289,7 +304,8 @@ class _Search:
             return ended("pruned")
         if not history:
             raise SettingsError("a trial of 0 epochs cannot be judged", remedy="search and hold epochs of at least 1")
-        return ended("finished")
+        judged = None if self._criterion.is_loss else self._criterion.value(run.ensemble, self._data)
+        return ended("finished", judged=judged)
 
     def _best(self) -> Trial | None:
         finished = [trial for trial in self._trials if trial.state == "finished"]
@@ -313,20 +329,27 @@ class _Search:
         which = f"{plan.method} on {plan.source}, seed {plan.seed}"
         values = build(Recipe, {**self._start.model_dump(), **best.settings}).model_dump(mode="json")
         others = [name for name, value in values.items() if name not in best.settings and value is not None]
-        start = f"{first.validation:.6f}" if first.state == "finished" else "it diverged"
+        value, before = (self._tried(trial).validation for trial in (best, first))
+        start = "it diverged" if before is None else f"{before:.6f}"
+        metric = self._criterion.metric.name.upper()
 
         def lines(names: Iterable[str]) -> list[str]:
             return [f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names]
 
         head = [
             f"# Found by `paml tune` for {which}: trial {best.number}.",
-            f"# {self._metric.upper()} of validation users: {best.validation:.6f}; recipe {plan.recipe}: {start}.",
+            f"# {metric} of validation users: {value:.6f}; recipe {plan.recipe}: {start}.",
         ]
         return "\n".join([*head, *lines(best.settings), "", "# Not searched.", *lines(others), ""])
 
     def _best_note(self) -> str:
         best = self._best()
-        return "" if best is None else f" · best {best.validation:.4f}"
+        return "" if best is None else f" · best {self._tried(best).validation:.4f}"
+
+    def _tried(self, trial: Trial) -> Tried:
+        """A trial's settings and what it reached, in the metric's own terms."""
+        validation = self._criterion.shown(trial.validation) if trial.state == "finished" else None
+        return Tried(trial=trial.number, validation=validation, epoch=trial.epoch, settings=trial.settings)
 
     def _time_left(self, trials: int | None, ends: float | None) -> str:
         """Until the number of trials is reached, from how long they took so far, or until the time ends."""
@@ -339,7 +362,7 @@ class _Search:
 
 
 def _judge(
-    asked: "optuna.Trial | None", history: list[float], epochs: int, ends: float | None
+    asked: "optuna.Trial | None", history: list[float], epochs: int, ends: float | None, *, prune: bool
 ) -> Callable[[int, float | None], None]:
     """What is done after each epoch: note its value, and end a trial that is worse than others or out of time."""
 
@@ -349,17 +372,12 @@ def _judge(
         if asked is None or epoch >= epochs:
             return  # the start is always trained to its end, and a trial that has reached its end is not cut off
         asked.report(value, epoch - 1)
-        if asked.should_prune():
+        if prune and asked.should_prune():
             raise load_optuna().TrialPruned
         if ends is not None and time.monotonic() >= ends:
             raise _OutOfTimeError
 
     return on_epoch
-
-
-def _tried(trial: Trial) -> Tried:
-    validation = trial.validation if trial.state == "finished" else None
-    return Tried(trial=trial.number, validation=validation, epoch=trial.epoch, settings=trial.settings)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Choice | list[Choice]]:

@@ -117,6 +117,14 @@ FIGURES: dict[str, _Kind] = {
         ),
         behaviour.shots,
     ),
+    "list_shots": _Kind(
+        "What a user would be shown, few ratings",
+        _few(
+            "How good the list of all items is when only the first few support rows of a user are known; candidates are"
+            " all items but the user's support rows, known or not."
+        ),
+        behaviour.list_shots,
+    ),
     "activity": _Kind(
         "Active and less active users", _few("Mean by the number of a user's support rows."), behaviour.activity
     ),

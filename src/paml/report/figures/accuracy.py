@@ -192,10 +192,13 @@ def clicks(material: Material) -> Canvas | None:
     users = {entry: value_U for entry in material.present() if len(value_U := material.per_user(entry))}
     if plan.data.target != "click" or not users:
         return None
-    entries = list(users)
+    entries, pooled = list(users), [metric for metric in plan.pooled if metric.about == "rows"]
     panels: list[Callable[[Axes], None]] = [
-        *(partial(_bars, m, entries, [material.summary(one, m.name) for one in entries]) for m in plan.metrics[1:]),
-        *(partial(_bars, m, entries, [results.pooled[m.name][one.name] for one in entries]) for m in plan.pooled),
+        *(
+            partial(_bars, m, entries, [material.summary(one, m.name) for one in entries])
+            for m in plan.about("rows")[1:]
+        ),
+        *(partial(_bars, m, entries, [results.pooled[m.name][one.name] for one in entries]) for m in pooled),
         partial(_user_boxes, plan.headline, users),
         partial(_bars, plan.headline, entries, [material.summary(one) for one in entries]),
     ]

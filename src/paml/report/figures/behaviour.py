@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
+from paml.analysis.plan import MetricFacts
 from paml.report.figures import style
 from paml.report.figures.accuracy import fit
 from paml.report.figures.material import DrawnEntry, Material, as_number
@@ -16,9 +17,19 @@ from paml.report.figures.style import INK, PAPER
 
 def shots(material: Material) -> Canvas | None:
     """The headline metric by the number of known ratings."""
-    found, target = material.results.shots, material.results.plan.data.target
+    return _shots(material, material.results.plan.headline)
+
+
+def list_shots(material: Material) -> Canvas | None:
+    """The metric that lists are judged by first, by the number of known ratings."""
+    metric = material.results.plan.list_headline
+    return None if metric is None else _shots(material, metric)
+
+
+def _shots(material: Material, metric: MetricFacts) -> Canvas | None:
+    found, target = material.results.shots[metric.name], material.results.plan.data.target
     what = "ratings" if target == "rating" else "events"
-    return _curves(material, found.values, found.means, f"known {what} of the user")
+    return _curves(material, found.values, found.means, f"known {what} of the user", metric)
 
 
 def activity(material: Material) -> Canvas | None:
@@ -26,37 +37,44 @@ def activity(material: Material) -> Canvas | None:
     bins = material.results.by_activity.bins
     names = [part.label.replace("-", "–") for part in bins]
     means = {entry.name: [part.means[entry.name] for part in bins] for entry in material.entries}
-    return _curves(material, names, means, "support rows of the user (quarters of the users)")
+    return _curves(
+        material, names, means, "support rows of the user (quarters of the users)", material.results.plan.headline
+    )
 
 
 def _curves(
-    material: Material, names: Sequence[str], means: Mapping[str, Sequence[float | None]], label: str
+    material: Material,
+    names: Sequence[str],
+    means: Mapping[str, Sequence[float | None]],
+    label: str,
+    metric: MetricFacts,
 ) -> Canvas | None:
     """One curve per entry over named steps."""
     known = [entry for entry in material.entries if any(mean is not None for mean in means[entry.name])]
-    shown = material.few(known)
+    shown = material.few(known, metric)
     if len(names) < 2 or not shown:
         return None
-    figure, axes = style.lines_panel(2.5, material.unit, label)
+    figure, axes = style.lines_panel(2.5, material.axis(metric), label)
     ends = []
     for entry in shown:
         points = [(k, mean) for k, mean in enumerate(means[entry.name]) if mean is not None]
         x_K, y_K = [k for k, _ in points], [mean for _, mean in points]
         (line,) = axes.plot(x_K, y_K, color=entry.colour, marker=entry.marker, markersize=4, linewidth=1.5)
-        values = ", ".join(f"{names[k]}: {mean:.4f}" for k, mean in points)
-        style.mark(line, f"{entry.label}; {values}")
+        said = ", ".join(f"{names[k]}: {mean:.4f}" for k, mean in points)
+        style.mark(line, f"{entry.label}; {said}")
         ends.append((float(x_K[-1]), y_K[-1], entry.label, entry.colour))
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.2, len(names) - 0.8)
-    _cut(axes, [mean for entry in shown for mean in means[entry.name] if mean is not None])
+    values = [mean for entry in shown for mean in means[entry.name] if mean is not None]
+    _cut(axes, values, whole=metric.better == "higher")
     style.end_labels(axes, ends)
     return figure
 
 
-def _cut(axes: Axes, values: Sequence[float]) -> None:
-    """Limits at which most curves can be told apart, whatever a single one does."""
+def _cut(axes: Axes, values: Sequence[float], *, whole: bool = False) -> None:
+    """Limits at which most curves can be told apart, whatever a single one does; with `whole`, none is cut off."""
     low, crowd, high = (float(value) for value in np.quantile(values, [0, 0.9, 1]))
-    high = min(high, crowd + 1.5 * (crowd - low)) if crowd > low else high
+    high = min(high, crowd + 1.5 * (crowd - low)) if crowd > low and not whole else high
     room = 0.06 * (high - low) or 0.05
     axes.set_ylim(low - room, high + room)
 

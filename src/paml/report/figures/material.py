@@ -114,19 +114,20 @@ class Material:
         names = set(rows["method"].unique()) if "method" in rows.columns else set()
         return [entry for entry in self.entries if entry.name in names]
 
-    def best_baseline(self) -> DrawnEntry | None:
-        """By the headline metric."""
-        best = self.results.best.baseline
+    def best_baseline(self, metric: MetricFacts | None = None) -> DrawnEntry | None:
+        """By the headline metric or, for a metric of lists, by the first of these."""
+        found = self.results.best if metric is None or metric.about == "rows" else self.results.best_lists
+        best = found.baseline
         return next((entry for entry in self.entries if entry.name == best), None)
 
-    def few(self, among: list[DrawnEntry]) -> list[DrawnEntry]:
+    def few(self, among: list[DrawnEntry], metric: MetricFacts | None = None) -> list[DrawnEntry]:
         """What fits into one panel: the best baseline, the methods, and variants if there is room."""
         learned = sorted((entry for entry in among if entry.learned), key=lambda entry: entry.kind)
-        return [*self.baseline_of(among), *learned[:MAX_CURVES]]
+        return [*self.baseline_of(among, metric), *learned[:MAX_CURVES]]
 
-    def baseline_of(self, among: list[DrawnEntry]) -> list[DrawnEntry]:
+    def baseline_of(self, among: list[DrawnEntry], metric: MetricFacts | None = None) -> list[DrawnEntry]:
         """The best baseline, if it is there."""
-        best = self.best_baseline()
+        best = self.best_baseline(metric)
         return [entry for entry in among if best is not None and entry.name == best.name]
 
     def beyond_few(self, among: list[DrawnEntry]) -> str:

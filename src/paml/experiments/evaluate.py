@@ -1,0 +1,74 @@
+"""A trained run on a split: errors on query rows, and the lists that users would be shown."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from paml.data.dataset import Dataset
+from paml.episodes.batches import Loader
+from paml.episodes.tasks import Tasks
+from paml.evaluation.blinding import BlindedDataset
+from paml.evaluation.item_facts import ItemFacts
+from paml.evaluation.metrics import exposure_metrics
+from paml.evaluation.ranking import Lists, check_liked, liked_level, rank_users
+from paml.evaluation.scoring import Split, evaluate_ensemble, list_columns, rank_with, summarise
+from paml.files import write_table
+from paml.methods.learner import Ensemble
+from paml.training.run import Run
+
+
+def evaluate(
+    run: str | Path | Run,
+    data: Dataset | str | Path | None = None,
+    split: Split = "test",
+    *,
+    liked: float | None = None,
+) -> dict[str, Any]:
+    """Adapt to every user of a split, score their query rows, rank all items; means over users (`paml.summarise`).
+
+    `run` is a run or its folder, which gets `rows.parquet` with one row per user. `data` is the data set that it was
+    trained on, needed only if that was moved; `split` is `test`, `validation` or `train`; `liked` is the lowest target
+    of an item that belongs on a user's list (by default three quarters of the scale: 4 of 5).
+
+    >>> paml.evaluate(run)["mse"]["all"], paml.evaluate(run)["ndcg10"]["all"]
+    """
+    run = run if isinstance(run, Run) else Run.load(run)
+    opened = run.data(data.path if isinstance(data, Dataset) else data)
+    check_liked(opened.schema.target, liked)
+    items = ItemFacts.of(opened)
+    rows, lists = scored_rows(run.ensemble, opened, split, items, liked)
+    write_table(run.path / "rows.parquet", rows)
+    settings = run.settings
+    return {
+        "run": str(run.path),
+        "method": settings.method,
+        "recipe": settings.recipe_name,
+        "seed": settings.seed,
+        "split": split,
+        "fingerprint": settings.fingerprint,
+        "liked": liked_level(opened.schema.target) if liked is None else liked,
+        **summarise(rows),
+        **_exposure(opened.schema.target.kind, rows["group"], lists, items),
+    }
+
+
+def scored_rows(
+    ensemble: Ensemble, data: Dataset, split: Split, items: ItemFacts, liked: float | None = None
+) -> tuple[pl.DataFrame, Lists]:
+    """One row per user with all metrics, and the users' lists; the ranker does not see the items of query rows."""
+    rows = evaluate_ensemble(ensemble, data, split)
+    loader = Loader(BlindedDataset(data, "items"), ensemble.inputs, next(ensemble.parameters()).device)
+    lists = rank_users(data, Tasks.of(data, split), rank_with(ensemble, loader), None, liked)
+    return rows.with_columns(list_columns(data.schema.target.kind, lists, items)), lists
+
+
+def _exposure(kind: str, group: pl.Series, lists: Lists, items: ItemFacts) -> dict[str, dict[str, float | None]]:
+    """What the lists of all, major and minor users hold together."""
+    parts = {"all": lists, **{name: lists.of((group == name).to_numpy()) for name in ("major", "minor")}}
+    found = {m.name: {who: m.compute(part, items) for who, part in parts.items()} for m in exposure_metrics(kind)}
+    return {
+        name: {who: value if np.isfinite(value) and len(parts[who]) else None for who, value in line.items()}
+        for name, line in found.items()
+    }
