@@ -5,4 +5,5 @@ layers   a linear layer in three forms: shared, attending to the support set, wi
 heads    what outputs mean: value, classes, click; loss, gradient, curvature, prediction
 adapt    gradient steps: one step is attention over the support set
 solvers  the inner problem of a user: gradient steps, or the closed form
+autoencoder  which items go together: linear autoencoders in closed form
 """
