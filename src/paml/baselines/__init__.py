@@ -17,6 +17,7 @@ Those that rank the whole catalogue are tuned by the lists that validation users
 histories      what users rated or clicked, as weights of items
 popularity     what is popular, among all users and by profile
 item_item      sums over the user's history: a linear autoencoder
+lenskit_ranking  LensKit's item neighbours, EASE, SLIM and implicit factorisation
 """
 
 from paml.baselines.means import SHRINKAGES, BiasModel, tuned_bias
