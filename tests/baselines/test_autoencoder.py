@@ -58,8 +58,8 @@ def test_inputs_are_left_as_they_are(x_UI: torch.Tensor) -> None:
 
 
 def test_co_occurrences_of_sparse_and_dense_matrices(x_UI: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    y_UI, monkeypatched = (x_UI > 0.3).to(x_UI.dtype), 7
-    monkeypatch.setattr(autoencoder, "USERS_AT_ONCE", monkeypatched)  # 60 users in chunks, the last one shorter
+    y_UI = (x_UI > 0.3).to(x_UI.dtype)
+    monkeypatch.setattr(autoencoder, "USERS_AT_ONCE", 7)  # 60 users in chunks, the last one shorter
     for x in (x_UI, as_sparse(x_UI)):
         for y in (y_UI, as_sparse(y_UI)):
             assert torch.allclose(co_occurrences(x, y), x_UI.T @ y_UI, atol=1e-12)

@@ -133,6 +133,7 @@ class TestContract:
         data = paml.prepare("synthetic", out=tmp_path / "sparse", users=60, items=300, target=kind, user_ratio="6:0:4")
         assert not data.interacted_in_training().all()
         result = BASELINES[name].fit(data)
+        assert len(result.tried) == 1
         assert np.isnan(result.tried[0]["quality"])
         assert torch.isfinite(scores(result.ranker, data, None)).all()
 
@@ -142,6 +143,14 @@ class TestContract:
         np.save(folder / "arrays" / "target.npy", np.full_like(data.array("target"), data.schema.target.low))
         disliked = paml.open_data(folder)
         assert torch.isfinite(scores(BASELINES[name].fit(disliked).ranker, disliked, None)).all()
+
+
+def test_a_large_catalogue_is_tuned_by_some_validation_users(world: paml.Dataset, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("paml.baselines.rows.CELLS_FOR_TUNING", 10 * world.manifest.items)
+    result = BASELINES["popular"].fit(world)
+    assert result.ranker is not None
+    some = quality(world, Tasks.of(world, "validation").part(0, 10), result.ranker.rank(world))
+    assert result.tried == [{"quality": pytest.approx(some)}]
 
 
 def test_rankers_are_listed_apart_from_predictors() -> None:
@@ -210,7 +219,7 @@ def test_scores_are_linear_in_the_history(world: paml.Dataset, fitted) -> None: 
     ranker = fitted("rating", "edlae").ranker
     assert isinstance(ranker, Autoencoder)
     known = blocks(world, 6)[0]
-    user_B, row_BL = known.user_B[:20], known.support.row_BL[:20]
+    user_B, row_BL = known.user_B[-20:], known.support.row_BL[-20:]  # the longest come last
     rank, every = ranker.rank(world), np.ones((20, 6), dtype=bool)
 
     def score(mask_BL: np.ndarray) -> torch.Tensor:

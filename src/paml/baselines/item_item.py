@@ -35,20 +35,20 @@ FEW = 15  # users with at most this many known rows are scored with `few_dropout
 def _setting(
     dropout: float, few_dropout: float, ridge: float = 200.0, popularity: float = 0.03, rows: str = "graded"
 ) -> dict[str, Setting]:
-    return {
-        "dropout": dropout, "few_dropout": few_dropout, "ridge": ridge, "popularity": popularity, "rows": rows,
-    }  # fmt: skip
+    shares: dict[str, Setting] = {"dropout": dropout, "few_dropout": few_dropout}
+    return {**shares, "ridge": ridge, "popularity": popularity, "rows": rows}
 
 
-EDLAE_GRID: tuple[dict[str, Setting], ...] = (
+EDLAE_GRID: tuple[dict[str, Setting], ...] = (  # those that share weights are side by side
     _setting(0.3, 0.9),
     _setting(0.3, 0.9, popularity=0.1),
     _setting(0.3, 0.9, popularity=0.01),
     _setting(0.3, 0.95),
-    _setting(0.5, 0.95),
     _setting(0.5, 0.5, popularity=0.1),
     _setting(0.8, 0.8, popularity=0.1),
     _setting(0.3, 0.9, ridge=500.0),
+    _setting(0.5, 0.9, ridge=500.0),
+    _setting(0.3, 0.9, ridge=1000.0),
     _setting(0.3, 0.9, ridge=50.0),
     _setting(0.3, 0.9, rows="all"),
     _setting(0.3, 0.9, rows="liked"),

@@ -22,6 +22,7 @@ from paml.evaluation.ranking import Rank, quality
 
 Split = Literal["train", "validation", "test"]
 Setting = float | int | str
+CELLS_FOR_TUNING = 1 << 27  # validation users times items that a ranker's settings are judged by
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,15 @@ def tune(
 
 
 def tune_ranker(data: Dataset, grid: Iterable[Mapping[str, Setting]], fit: Callable[..., Ranker]) -> Fitted:
-    """The same for rankers, by their `evaluation.ranking.quality`, of which more is better."""
+    """The same for rankers, by their `evaluation.ranking.quality`, of which more is better.
+
+    In a large catalogue, some validation users suffice. Without validation users, only the first setting is fitted.
+    """
     started, validation = perf_counter(), Tasks.of(data, "validation")
+    validation = validation.part(0, max(1, CELLS_FOR_TUNING // max(data.manifest.items, 1)))
     best: tuple[float, Ranker, dict[str, Setting]] | None = None
     tried: list[dict[str, Setting]] = []
-    for given in grid:
+    for given in grid if len(validation) else list(grid)[:1]:
         ranker = fit(**given)
         found = quality(data, validation, ranker.rank(data)) if len(validation) else float("nan")
         tried.append({**given, "quality": found})
