@@ -297,7 +297,7 @@ def lenskit_scorer(name: str, data: paml.Dataset, result: Fitted):  # type: igno
         scorer = EASEScorer(regularization=chosen["ridge"])
     elif name == "lenskit_slim":
         assert kind is Summed
-        scorer = SLIMScorer(l1_reg=chosen["l1"], l2_reg=chosen["l2"], max_nbrs=100)
+        scorer = SLIMScorer(l1_reg=chosen["l1"], l2_reg=chosen["l2"])
     else:
         assert kind is FoldedIn
         settings = {"regularization": chosen["regularisation"], "weight": chosen["weight"], "epochs": 10}

@@ -51,14 +51,14 @@ EASE_GRID: tuple[dict[str, Setting], ...] = tuple(
 SLIM_GRID: tuple[dict[str, Setting], ...] = tuple(
     {"l1": l1, "l2": l2, "rows": rows}
     for rows, l1, l2 in (
-        ("all", 1.0, 3000.0),
-        ("all", 1.0, 1000.0),
+        ("all", 1.0, 5000.0),
         ("all", 1.0, 10000.0),
         ("all", 5.0, 3000.0),
-        ("all", 1.0, 100.0),
-        ("liked", 1.0, 3000.0),
+        ("all", 1.0, 1000.0),
+        ("all", 5.0, 100.0),
+        ("liked", 1.0, 5000.0),
         ("liked", 1.0, 1000.0),
-        ("liked", 1.0, 100.0),
+        ("liked", 5.0, 100.0),
     )
 )
 FACTOR_GRID: tuple[dict[str, Setting], ...] = tuple(
@@ -202,7 +202,7 @@ def fit_slim(data: Dataset, seed: int) -> Fitted:
     from lenskit.training import TrainingOptions
 
     def fit(dataset: "LensKitDataset", rows: str, popularity: Popularity, l1: float, l2: float) -> Summed:
-        scorer = SLIMScorer(l1_reg=l1, l2_reg=l2, max_nbrs=100)
+        scorer = SLIMScorer(l1_reg=l1, l2_reg=l2)
         scorer.train(dataset, TrainingOptions(rng=seed))
         return Summed(ItemWeights(rows, _items(scorer), scorer.weights), popularity)
 

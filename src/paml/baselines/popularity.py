@@ -28,8 +28,8 @@ PROFILE_GRID: tuple[dict[str, Setting], ...] = (
     {"strength": 30.0, "weight": 1.0},
     {"strength": 300.0, "weight": 1.0},
     {"strength": 1000.0, "weight": 1.0},
+    {"strength": 3000.0, "weight": 1.0},
     {"strength": 30.0, "weight": 0.5},
-    {"strength": 100.0, "weight": 0.5},
     {"strength": 1e9, "weight": 1.0},  # popularity itself
 )
 BINS = 5  # numbers in a profile are cut into this many groups of equal size

@@ -22,7 +22,7 @@ from paml.evaluation.ranking import Rank, quality
 
 Split = Literal["train", "validation", "test"]
 Setting = float | int | str
-CELLS_FOR_TUNING = 1 << 27  # validation users times items that a ranker's settings are judged by
+CELLS_FOR_TUNING = 1 << 26  # validation users times items that a ranker's settings are judged by
 
 
 @dataclass(frozen=True)
