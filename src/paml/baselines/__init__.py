@@ -11,11 +11,18 @@ factorisation  a factorisation that is refitted with the new users
 features       what boosting and regression know about a row
 boosting       LightGBM
 logistic       logistic regression
+
+Those that rank the whole catalogue are tuned by the lists that validation users get:
+
+histories      what users rated or clicked, as weights of items
+popularity     what is popular, among all users and by profile
+item_item      sums over the user's history: a linear autoencoder
+lenskit_ranking  LensKit's item neighbours, EASE, SLIM and implicit factorisation
 """
 
 from paml.baselines.means import SHRINKAGES, BiasModel, tuned_bias
-from paml.baselines.registry import BASELINES, Baseline, baselines_for, find_baseline
-from paml.baselines.rows import Fitted, Predictor, SplitRows, reweighted
+from paml.baselines.registry import BASELINES, Baseline, baselines_for, find_baseline, rankers_for
+from paml.baselines.rows import Fitted, Predictor, Ranker, SplitRows, reweighted
 
 __all__ = [
     "BASELINES",
@@ -24,9 +31,11 @@ __all__ = [
     "BiasModel",
     "Fitted",
     "Predictor",
+    "Ranker",
     "SplitRows",
     "baselines_for",
     "find_baseline",
+    "rankers_for",
     "reweighted",
     "tuned_bias",
 ]

@@ -6,14 +6,18 @@ from importlib.util import find_spec
 
 from paml.baselines.boosting import fit_lightgbm
 from paml.baselines.factorisation import fit_retrained
+from paml.baselines.item_item import fit_edlae
 from paml.baselines.lenskit import fit_factorisation, fit_neighbours
+from paml.baselines.lenskit_ranking import fit_ease, fit_implicit_factorisation, fit_implicit_neighbours, fit_slim
 from paml.baselines.logistic import fit_logistic
 from paml.baselines.means import fit_bias, fit_constant, fit_item_mean, fit_user_mean
+from paml.baselines.popularity import fit_popular, fit_popular_profile
 from paml.baselines.rows import Fitted
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
 
 RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
+BOTH = RATING | CLICK
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Baseline:
     """A package beyond paml's own dependencies."""
     reference: bool = False
     """Listed above the line: the test users' support rows are among its training rows."""
+    ranks: bool = False
+    """Ranks the whole catalogue and predicts no targets."""
 
     def is_installed(self) -> bool:
         """Whether the package it needs is installed."""
@@ -60,15 +66,41 @@ _ALL = (
     Baseline("constant_rate", "training rate", CLICK, fit_constant),
     Baseline("user_rate", "user's rate", CLICK, fit_user_mean),
     Baseline("logistic", "logistic regression", CLICK, fit_logistic, "sklearn"),
-    Baseline("lightgbm", "gradient boosting (LightGBM)", RATING | CLICK, fit_lightgbm, "lightgbm"),
+    Baseline("lightgbm", "gradient boosting (LightGBM)", BOTH, fit_lightgbm, "lightgbm"),
     Baseline("retrained_mf", "matrix factorisation, retrained", RATING, fit_retrained, reference=True),
+    Baseline("popular", "most liked", BOTH, fit_popular, ranks=True),
+    Baseline("popular_profile", "most liked by profile", BOTH, fit_popular_profile, ranks=True),
+    Baseline(
+        "lenskit_implicit_knn",
+        "item neighbours, implicit (LensKit)",
+        BOTH,
+        fit_implicit_neighbours,
+        "lenskit",
+        ranks=True,
+    ),
+    Baseline(
+        "lenskit_implicit_mf",
+        "implicit factorisation, folded in (LensKit)",
+        BOTH,
+        fit_implicit_factorisation,
+        "lenskit",
+        ranks=True,
+    ),
+    Baseline("lenskit_slim", "sparse linear method (LensKit)", BOTH, fit_slim, "lenskit", ranks=True),
+    Baseline("lenskit_ease", "EASE (LensKit)", BOTH, fit_ease, "lenskit", ranks=True),
+    Baseline("edlae", "linear autoencoder + profile (EDLAE)", BOTH, fit_edlae, ranks=True),
 )
 BASELINES: dict[str, Baseline] = {baseline.name: baseline for baseline in _ALL}
 
 
 def baselines_for(kind: str) -> dict[str, Baseline]:
-    """The baselines for ratings, or for clicks."""
-    return {name: baseline for name, baseline in BASELINES.items() if kind in baseline.kinds}
+    """The baselines that predict ratings, or clicks."""
+    return {name: one for name, one in BASELINES.items() if kind in one.kinds and not one.ranks}
+
+
+def rankers_for(kind: str) -> dict[str, Baseline]:
+    """The baselines that rank the whole catalogue, given ratings or clicks."""
+    return {name: one for name, one in BASELINES.items() if kind in one.kinds and one.ranks}
 
 
 def find_baseline(name: str) -> Baseline:

@@ -18,10 +18,11 @@ from paml.engine.heads import on_scale
 from paml.episodes import ragged
 from paml.episodes.tasks import Tasks
 from paml.evaluation.metrics import squared_error, weighted_entropy
-from paml.evaluation.ranking import Rank
+from paml.evaluation.ranking import Rank, quality
 
 Split = Literal["train", "validation", "test"]
 Setting = float | int | str
+CELLS_FOR_TUNING = 1 << 26  # validation users times items that a ranker's settings are judged by
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,13 @@ class Predictor(Protocol):
         """One prediction per row; only those for query rows count."""
 
 
+class Ranker(Protocol):
+    """A fitted model that scores all items."""
+
+    def rank(self, data: Dataset) -> Rank:
+        """Ranks users of `data`, whose support rows it reads."""
+
+
 PredictorT = TypeVar("PredictorT", bound=Predictor)
 
 
@@ -139,18 +147,19 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted baseline: the predictor, the settings chosen on validation users, all settings tried, and the time."""
+    """A fitted baseline: what it can do, the settings chosen on validation users, all settings tried, and the time."""
 
     predictor: Predictor | None
+    """Predicts targets, if it can."""
     chosen: dict[str, Setting]
     tried: list[dict[str, Setting]]
-    """Each setting tried, with its `loss` on validation users."""
+    """Each setting tried, with its `loss` (of a ranker: its `quality`) on validation users."""
     seconds: float
     """Fitting time, tuning included."""
     refit_seconds: float | None = None
     """Cost of new users for a method that cannot fold them in: it is refitted whenever one arrives."""
-    rank: Rank | None = None
-    """Scores of all items for new users, if it can rank the whole catalogue."""
+    ranker: Ranker | None = None
+    """Ranks the whole catalogue for new users, if it can."""
 
 
 def tune(
@@ -176,3 +185,22 @@ def tune(
             best = loss, predictor, settings
     assert best is not None, "a grid has at least one setting"
     return Fitted(best[1], best[2], tried, perf_counter() - started)
+
+
+def tune_ranker(data: Dataset, grid: Iterable[Mapping[str, Setting]], fit: Callable[..., Ranker]) -> Fitted:
+    """The same for rankers, by their `evaluation.ranking.quality`, of which more is better.
+
+    In a large catalogue, some validation users suffice. Without validation users, only the first setting is fitted.
+    """
+    started, validation = perf_counter(), Tasks.of(data, "validation")
+    validation = validation.part(0, max(1, CELLS_FOR_TUNING // max(data.manifest.items, 1)))
+    best: tuple[float, Ranker, dict[str, Setting]] | None = None
+    tried: list[dict[str, Setting]] = []
+    for given in grid if len(validation) else list(grid)[:1]:
+        ranker = fit(**given)
+        found = quality(data, validation, ranker.rank(data)) if len(validation) else float("nan")
+        tried.append({**given, "quality": found})
+        if best is None or found > best[0] or np.isnan(best[0]):
+            best = found, ranker, dict(given)
+    assert best is not None, "a grid has at least one setting"
+    return Fitted(None, best[2], tried, perf_counter() - started, ranker=best[1])

@@ -7,4 +7,5 @@ heads    what outputs mean: value, classes, click; loss, gradient, curvature, pr
 choice   the head whose rows are all items: which of them a user chooses
 adapt    gradient steps: one step is attention over the support set
 solvers  the inner problem of a user: gradient steps, or the closed form
+autoencoder  which items go together: linear autoencoders in closed form
 """

@@ -65,7 +65,6 @@ def _run_baseline(data: Dataset, plan: Plan, name: str, seed: int) -> tuple[Scor
     started = time.perf_counter()
     fitted = baseline.fit(blinded, seed)
     seconds = time.perf_counter() - started
-    blinded.reveal("items")  # the ranker looks up what is known about test users in the data it was fitted on
     test, predictor = SplitRows.of(BlindedDataset(data, "query"), "test"), fitted.predictor
 
     def predict(shots: int | None) -> tuple[np.ndarray, None]:
@@ -75,7 +74,8 @@ def _run_baseline(data: Dataset, plan: Plan, name: str, seed: int) -> tuple[Scor
     cost = pl.DataFrame({"fit_seconds": [seconds], "refit_seconds": [fitted.refit_seconds]})
     cost = cost.with_columns(pl.col("refit_seconds").cast(pl.Float64), chosen=pl.lit(json.dumps(fitted.chosen)))
     few, predicts = not baseline.reference, None if predictor is None else predict
-    scores = score(data, name, predicts, few=few, rank=fitted.rank, liked=plan.liked)
+    rank = None if fitted.ranker is None else fitted.ranker.rank(BlindedDataset(data, "items"))
+    scores = score(data, name, predicts, few=few, rank=rank, liked=plan.liked)
     return replace(scores, milliseconds=None) if baseline.reference else scores, {"cost": cost}
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import polars as pl
 
 from paml.data.dataset import Dataset
+from paml.data.schema import liked_level
 from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
-from paml.evaluation.ranking import Lists, check_liked, liked_level, rank_users
+from paml.evaluation.ranking import Lists, check_liked, rank_users
 from paml.evaluation.scoring import Split, evaluate_ensemble, list_columns, rank_with, summarise
 from paml.files import write_table
 from paml.methods.learner import Ensemble

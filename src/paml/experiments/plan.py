@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, RateFacts, in_order, read_plan, write_plan
-from paml.baselines.registry import BASELINES, baselines_for, find_baseline
+from paml.baselines.registry import BASELINES, baselines_for, find_baseline, rankers_for
 from paml.data.dataset import Dataset
-from paml.data.schema import CLICK_WEIGHTS
+from paml.data.schema import CLICK_WEIGHTS, liked_level
 from paml.errors import SettingsError, nearest
 from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
-from paml.evaluation.ranking import check_liked, liked_level
+from paml.evaluation.ranking import check_liked
 from paml.methods.registry import find_method, methods_of
 from paml.settings import parse_assignments
 from paml.training.recipe import load_recipe, recipe_digest
@@ -28,7 +28,7 @@ def choose_entries(
     variants: Sequence[str],
 ) -> list[Entry]:
     """The named entries; without names, all methods of the recipe and all baselines that are installed."""
-    known = baselines_for(kind)
+    known = baselines_for(kind) | rankers_for(kind)
     chosen = [name for name in known if known[name].is_installed()] if baselines is None else baselines
     wanted = methods_of(str(recipe)) if methods is None else methods
     return [

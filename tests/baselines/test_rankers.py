@@ -1,0 +1,327 @@
+"""Baselines that rank the whole catalogue: what holds for all of them, and identities of each."""
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import paml
+from paml.baselines import BASELINES, Fitted, baselines_for, item_item, rankers_for
+from paml.baselines.histories import Histories, row_weights
+from paml.baselines.item_item import Autoencoder, ItemWeights, covered_items, fit_edlae
+from paml.baselines.lenskit_ranking import FoldedIn, Neighbours, Summed, _dataset
+from paml.baselines.popularity import Popularity, ProfilePopularity
+from paml.data.schema import Target, liked_level
+from paml.episodes.tasks import Block, Known, Tasks
+from paml.evaluation.ranking import quality, rank_users
+
+CASES = [(kind, name) for kind in ("rating", "click") for name in rankers_for(kind)]
+SHOTS = (0, 1, 5, None)
+
+
+class Erased(paml.Dataset):
+    """Test users' rows cannot be used: targets are NaN, items do not exist. Either all rows, or the query rows."""
+
+    def __init__(self, data: paml.Dataset, *, only_query: bool = False) -> None:
+        super().__init__(data.path, data.manifest)
+        self.only_query = only_query
+
+    def array(self, name: str) -> np.ndarray:
+        array = super().array(name)
+        if name not in {"item", "target"}:
+            return array
+        tasks, array = Tasks.of(self, "test"), array.copy()
+        rows = array[int(tasks.offsets[0]) : int(tasks.offsets[-1])]
+        rows[tasks.query_mask() if self.only_query else slice(None)] = np.nan if name == "target" else 10**8
+        return array
+
+
+class WithoutProfiles(paml.Dataset):
+    """Nothing is known about test users but their rows."""
+
+    def __init__(self, data: paml.Dataset) -> None:
+        super().__init__(data.path, data.manifest)
+
+    def array(self, name: str) -> np.ndarray:
+        array = super().array(name)
+        if not name.startswith("user.") or name.endswith(".offsets"):
+            return array
+        array = array.copy()
+        array[self.manifest.splits["test"][0] :] = 0
+        return array
+
+
+@pytest.fixture(scope="session")
+def worlds(world: paml.Dataset, click_world: paml.Dataset) -> dict[str, paml.Dataset]:
+    return {"rating": world, "click": click_world}
+
+
+@pytest.fixture(scope="session")
+def fitted(worlds: dict[str, paml.Dataset]):  # type: ignore[no-untyped-def]
+    """Every ranker is fitted once for all tests, without the test users."""
+
+    @cache
+    def fit(kind: str, name: str) -> Fitted:
+        return BASELINES[name].fit(Erased(worlds[kind]), seed=3)
+
+    return fit
+
+
+def blocks(data: paml.Dataset, shots: int | None, users: int = 512) -> list[Known]:
+    return [Known(batch.user_B, batch.support) for batch in Tasks.of(data, "test").stored(users, shots)]
+
+
+def scores(ranker, data: paml.Dataset, shots: int | None, users: int = 512) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    rank = ranker.rank(data)
+    return torch.cat([rank(known) for known in blocks(data, shots, users)])
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+class TestContract:
+    """What holds for every baseline that ranks."""
+
+    def test_scores_of_all_items_are_finite_for_any_number_of_ratings(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        data = Erased(worlds[kind], only_query=True)
+        for shots in SHOTS:
+            found = scores(fitted(kind, name).ranker, data, shots)
+            assert found.shape == (len(Tasks.of(data, "test")), data.manifest.items)
+            assert torch.isfinite(found).all()
+            assert torch.equal(found, scores(fitted(kind, name).ranker, data, shots))
+
+    def test_fitting_is_repeatable_and_never_sees_test_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        other = BASELINES[name].fit(worlds[kind], seed=3)
+        assert other.chosen == fitted(kind, name).chosen
+        for shots in SHOTS:
+            found = (scores(one.ranker, worlds[kind], shots) for one in (other, fitted(kind, name)))
+            assert torch.equal(*found)
+
+    def test_blocks_equal_one_user_at_a_time(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        for shots in SHOTS:
+            together, alone = (scores(fitted(kind, name).ranker, worlds[kind], shots, users) for users in (512, 1))
+            assert torch.allclose(together, alone, atol=1e-5)
+
+    def test_settings_are_the_best_tried_on_validation_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        result, data = fitted(kind, name), worlds[kind]
+        best = max(result.tried, key=lambda entry: entry["quality"])
+        assert result.chosen == {key: value for key, value in best.items() if key != "quality"}
+        assert quality(data, Tasks.of(data, "validation"), result.ranker.rank(data)) == pytest.approx(best["quality"])
+        assert len(result.tried) <= 12
+        assert result.predictor is None
+        assert result.seconds > 0
+
+    def test_a_user_about_whom_nothing_is_known_gets_what_is_popular(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        data = WithoutProfiles(worlds[kind])
+        found = scores(fitted(kind, name).ranker, data, 0)
+        assert (found == found[0]).all()
+        if name in {"popular_profile", "edlae"}:
+            return  # those without a profile may like other things than the rest
+        popular = scores(fitted(kind, "popular").ranker, data, 0)
+        assert torch.equal(found[0].argsort(stable=True), popular[0].argsort(stable=True))
+
+    def test_ranks_better_than_chance(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
+        data = worlds[kind]
+        tasks, generator = Tasks.of(data, "test"), torch.Generator().manual_seed(0)
+        chance = quality(
+            data, tasks, lambda known: torch.rand(len(known.user_B), data.manifest.items, generator=generator)
+        )
+        assert quality(data, tasks, fitted(kind, name).ranker.rank(data)) > chance
+
+    def test_items_without_training_rows_and_no_validation_users(self, kind, name, tmp_path):  # type: ignore[no-untyped-def]
+        data = paml.prepare("synthetic", out=tmp_path / "sparse", users=60, items=300, target=kind, user_ratio="6:0:4")
+        assert not data.interacted_in_training().all()
+        result = BASELINES[name].fit(data)
+        assert len(result.tried) == 1
+        assert np.isnan(result.tried[0]["quality"])
+        assert torch.isfinite(scores(result.ranker, data, None)).all()
+
+    def test_nobody_liked_anything(self, kind, name, worlds, tmp_path):  # type: ignore[no-untyped-def]
+        data = worlds[kind]
+        folder = Path(shutil.copytree(data.path, tmp_path / "disliked"))
+        np.save(folder / "arrays" / "target.npy", np.full_like(data.array("target"), data.schema.target.low))
+        disliked = paml.open_data(folder)
+        assert torch.isfinite(scores(BASELINES[name].fit(disliked).ranker, disliked, None)).all()
+
+
+def test_a_large_catalogue_is_tuned_by_some_validation_users(world: paml.Dataset, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("paml.baselines.rows.CELLS_FOR_TUNING", 10 * world.manifest.items)
+    result = BASELINES["popular"].fit(world)
+    assert result.ranker is not None
+    some = quality(world, Tasks.of(world, "validation").part(0, 10), result.ranker.rank(world))
+    assert result.tried == [{"quality": pytest.approx(some)}]
+
+
+def test_rankers_are_listed_apart_from_predictors() -> None:
+    assert not set(baselines_for("rating")) & set(rankers_for("rating"))
+    assert set(rankers_for("rating")) == set(rankers_for("click"))
+    assert all(BASELINES[name].ranks for name in rankers_for("click"))
+
+
+def test_weights_by_level() -> None:
+    five, ten = Target(kind="rating", low=1, high=5), Target(kind="rating", low=0, high=10)
+    click = Target(kind="click")
+    assert row_weights(five, "graded", np.arange(1.0, 6.0)).tolist() == pytest.approx([0.2, 0.5, 1, 1.3, 1.6])
+    assert row_weights(five, "liked", np.arange(1.0, 6.0)).tolist() == [0, 0, 0, 1, 1]
+    assert row_weights(ten, "graded", np.array([0.0, 5.0, 10.0])).tolist() == pytest.approx([0.2, 1, 1.6])
+    assert row_weights(ten, "graded", np.array([1.25])).tolist() == pytest.approx([0.35])
+    for name in ("all", "graded", "liked", "preferred"):
+        assert row_weights(click, name, np.array([0.0, 1.0])).tolist() == [0, 1]
+
+
+def test_an_item_that_a_user_has_twice_counts_once_with_the_larger_weight() -> None:
+    target = Target(kind="rating", low=1, high=5)
+    rows = Histories(target, 2, 3, np.array([1, 0, 1, 1]), np.array([2, 0, 2, 1]), np.array([5.0, 3.0, 1.0, 2.0]))
+    assert rows.matrix("graded").toarray().tolist() == [[1, 0, 0], [0, 0.5, pytest.approx(1.6)]]
+    assert rows.liked_I.tolist() == [0, 0, 1]
+    assert rows.of_users(np.array([False, True])).matrix("all").toarray().tolist() == [[0, 1, 1]]
+
+
+def test_popularity_counts_training_users_who_liked_the_item(world: paml.Dataset) -> None:
+    item, target = (world.array(name)[: world.training_rows] for name in ("item", "target"))
+    liked = np.bincount(item[target >= liked_level(world.schema.target)], minlength=world.manifest.items)
+    share = Popularity.fit(Histories.of_training(world)).share_I.double().numpy()
+    users = world.manifest.splits["train"][1]
+    assert share * (users + 1) == pytest.approx(liked + 0.5, rel=1e-5)
+
+
+def test_popularity_by_a_uniform_profile_is_popularity(world: paml.Dataset, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(world.path, tmp_path / "uniform"))
+    for field in world.schema.features("user"):
+        np.save(folder / "arrays" / f"user.{field.name}.npy", np.ones_like(world.array(f"user.{field.name}")))
+    data = paml.open_data(folder)
+    histories = Histories.of_training(data)
+    found = ProfilePopularity.fit(data, histories, 20.0, 1.0).log_shares(data, blocks(data, 0)[0])
+    # p_v = (n_i + s p_i) / (n + s) differs from p_i = (n_i + 1/2) / (n + 1) by the half user alone
+    order = Popularity.fit(histories).share_I.argsort(stable=True)
+    assert (found[0][order].diff() >= -1e-5).all()
+    assert torch.equal(found, found[:1].expand_as(found))
+
+
+def test_popularity_by_profile_by_hand(world: paml.Dataset) -> None:
+    """Additive in the log shares of each field, one user at a time."""
+    strength, weight, histories = 15.0, 0.7, Histories.of_training(world)
+    found = ProfilePopularity.fit(world, histories, strength, weight)
+    known = blocks(world, 0)[0]
+    share_I, liked_UI = Popularity.fit(histories).share_I.numpy(), histories.matrix("liked").toarray()
+    for place, user in enumerate(known.user_B[:5]):
+        expected_I = np.log(share_I)
+        for field in world.schema.features("user"):
+            code = world.array(f"user.{field.name}")
+            like = code[: len(liked_UI)] == code[user]
+            shrunk_I = (liked_UI[like].sum(axis=0) + strength * share_I) / (like.sum() + strength)
+            expected_I = expected_I + weight * np.log(shrunk_I / share_I)
+        assert found.log_shares(world, known)[place].numpy() == pytest.approx(expected_I, abs=1e-4)
+
+
+def test_scores_are_linear_in_the_history(world: paml.Dataset, fitted) -> None:  # type: ignore[no-untyped-def]
+    ranker = fitted("rating", "edlae").ranker
+    assert isinstance(ranker, Autoencoder)
+    known = blocks(world, 6)[0]
+    user_B, row_BL = known.user_B[-20:], known.support.row_BL[-20:]  # the longest come last
+    rank, every = ranker.rank(world), np.ones((20, 6), dtype=bool)
+
+    def score(mask_BL: np.ndarray) -> torch.Tensor:
+        return rank(Known(user_B, Block(row_BL, mask_BL)))
+
+    first = np.arange(6) < 2
+    nothing, parts = score(every & False), [score(every & first), score(every & ~first)]
+    assert torch.allclose(score(every) - nothing, sum(parts) - 2 * nothing, atol=1e-5)
+
+
+def test_users_with_few_ratings_have_their_own_weights(world: paml.Dataset) -> None:
+    items = np.arange(world.manifest.items)
+    profile = ProfilePopularity.fit(world, Histories.of_training(world), 1e9, 0.0)
+    few, many = (ItemWeights("all", items, np.full((len(items),) * 2, value, np.float32)) for value in (1.0, 2.0))
+    rank = Autoencoder(many, few, profile, 0.0).rank(world)
+    for known in blocks(world, None):
+        count_B = torch.from_numpy(known.support.mask_BL.sum(axis=1)).float()
+        assert count_B.min() <= item_item.FEW < count_B.max()
+        expected_B = torch.where(count_B <= item_item.FEW, count_B, 2 * count_B)
+        assert torch.equal(rank(known)[:, 0], expected_B)
+
+
+def test_a_large_catalogue_is_covered_in_part(world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_item, "MAX_ITEMS", 30)
+    monkeypatch.setattr(item_item, "EDLAE_GRID", item_item.EDLAE_GRID[:1])
+    histories = Histories.of_training(world)
+    covered = covered_items(histories)
+    count_I = np.bincount(histories.item_N, minlength=histories.items)
+    others = np.setdiff1d(np.arange(histories.items), covered)
+    assert len(covered) == 30
+    assert count_I[covered].min() >= count_I[others].max()
+    for fit in (fit_edlae, BASELINES["lenskit_ease"].fitting, BASELINES["lenskit_slim"].fitting):
+        found = scores(fit(world, 0).ranker, world, None)
+        assert torch.isfinite(found).all()
+        lists = rank_users(world, Tasks.of(world, "test"), fit(world, 0).ranker.rank(world))
+        assert np.isin(lists.item_UL[:, :5], covered).mean() > 0.9
+
+
+@pytest.mark.parametrize("kind", ["rating", "click"])
+@pytest.mark.parametrize("name", ["lenskit_implicit_knn", "lenskit_ease", "lenskit_slim", "lenskit_implicit_mf"])
+def test_blocks_have_the_scores_of_lenskit(kind, name, worlds, fitted) -> None:  # type: ignore[no-untyped-def]
+    """LensKit trained again with the chosen settings, one user at a time, by its own interface."""
+    from lenskit.data import ItemList, RecQuery
+
+    data, result = worlds[kind], fitted(kind, name)
+    scorer, item_K = lenskit_scorer(name, data, result)
+    rows, known = result.chosen["rows"], blocks(data, None)[0]
+    history_BI, found_BI = Histories.of_known(data, known).matrix(rows), result.ranker.rank(data)(known)
+    compared = 0
+    for user in range(0, len(known.user_B), 5):
+        item_L = history_BI.indices[history_BI.indptr[user] : history_BI.indptr[user + 1]]
+        item_L = item_L[np.isin(item_L, item_K)]
+        if not len(item_L):
+            continue
+        history = ItemList(item_ids=item_L)
+        expected_K = scorer(RecQuery(history_items=history), ItemList(item_ids=item_K)).scores()
+        scored_K = np.isfinite(expected_K)
+        assert found_BI[user].numpy()[item_K][scored_K] == pytest.approx(expected_K[scored_K], abs=2e-4)
+        compared += int(scored_K.sum())
+    assert compared > 100
+
+
+def lenskit_scorer(name: str, data: paml.Dataset, result: Fitted):  # type: ignore[no-untyped-def]
+    from lenskit.als import ImplicitMFScorer
+    from lenskit.knn import EASEScorer, ItemKNNScorer
+    from lenskit.knn.slim import SLIMScorer
+    from lenskit.training import TrainingOptions
+
+    chosen, kind = result.chosen, type(result.ranker)
+    if name == "lenskit_implicit_knn":
+        assert kind is Neighbours
+        scorer = ItemKNNScorer(max_nbrs=chosen["neighbours"], feedback="implicit")
+    elif name == "lenskit_ease":
+        assert kind is Summed
+        scorer = EASEScorer(regularization=chosen["ridge"])
+    elif name == "lenskit_slim":
+        assert kind is Summed
+        scorer = SLIMScorer(l1_reg=chosen["l1"], l2_reg=chosen["l2"])
+    else:
+        assert kind is FoldedIn
+        settings = {"regularization": chosen["regularisation"], "weight": chosen["weight"], "epochs": 10}
+        scorer = ImplicitMFScorer(embedding_size=chosen["features"], **settings)
+    dataset = _dataset(Histories.of_training(data), str(chosen["rows"]), None)
+    assert dataset is not None
+    scorer.train(dataset, TrainingOptions(rng=3))
+    return scorer, np.asarray(scorer.items.ids())
+
+
+@pytest.mark.parametrize("neighbours", [2, 5, 1000])
+def test_neighbours_are_limited_as_in_lenskit(world, neighbours, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    from lenskit.data import ItemList, RecQuery
+
+    grid = ({"neighbours": neighbours, "rows": "all"},)
+    monkeypatch.setattr("paml.baselines.lenskit_ranking.NEIGHBOUR_GRID", grid)
+    ranker = BASELINES["lenskit_implicit_knn"].fit(world).ranker
+    assert isinstance(ranker, Neighbours)
+    item_K, item_N = ranker.weights.item_K, world.array("item")
+    for shots in (1, 4, None):
+        known = blocks(world, shots)[0]
+        found = ranker.rank(world)(known)
+        for user in range(0, len(known.user_B), 7):
+            rated = np.unique(item_N[known.support.row_BL[user][known.support.mask_BL[user]]])
+            query = RecQuery(history_items=ItemList(item_ids=rated[np.isin(rated, item_K)]))
+            expected = np.nan_to_num(ranker.scorer(query, ItemList(item_ids=item_K)).scores())
+            assert found[user].numpy()[item_K] == pytest.approx(expected, abs=1e-5)
