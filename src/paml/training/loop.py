@@ -206,9 +206,14 @@ class _Trainer:
         for member in self._ensemble.members:
             member.rates.begin_epoch(position.epoch)
         set_rate(self._optimizer, outer, position.epoch)
-        share, random = outer.support_share, outer.random_support
         episodes = [
-            self._tasks.episodes(outer.batch_size, rng, support_share=share, random_support=random)
+            self._tasks.episodes(
+                outer.batch_size,
+                rng,
+                support_share=outer.support_share,
+                random_support=outer.random_support,
+                few_shot_share=outer.few_shot_share,
+            )
             for rng in self._rngs
         ]
         started, users_before, end = time.perf_counter(), position.users_done, int(self._tasks.offsets[-1])

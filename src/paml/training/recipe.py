@@ -17,7 +17,7 @@ from pydantic import Field
 
 from paml.errors import SettingsError, nearest
 from paml.methods.registry import LearnerSettings
-from paml.settings import Settings, build, read_toml
+from paml.settings import Settings, added, build, read_toml
 
 TABLES = ("method", "target", "source")
 
@@ -42,6 +42,12 @@ class OuterSettings(Settings):
     )
     random_support: bool = Field(False, description="train with a random share of support rows instead of a fixed one")
     support_share: float = Field(0.8, gt=0, lt=1, description="share of support rows in training episodes")
+    few_shot_share: float = added(
+        0.0,
+        "share of training episodes with a log-uniform number of support rows, from 0 to all but one",
+        ge=0,
+        le=1,
+    )
 
 
 class Recipe(OuterSettings, LearnerSettings):
