@@ -40,12 +40,13 @@ from paml.training.run import Run, RunSettings, load_state, read_settings, write
 
 DEFAULT_FOLDER = Path("paml-runs")
 CHECKPOINT_BATCHES = 1000  # and after every epoch
+NoSolutionError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 OnEpoch = Callable[[int, float | None], None]
 
 
 def train(
     data: Dataset | str | Path,
-    method: str = "reg_paml",
+    method: str = "ridge",
     recipe: str | Path = "tuned",
     *,
     seed: int = 0,
@@ -65,7 +66,7 @@ def train(
     `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
     from 1, and its validation metric; if it raises, training ends and can be resumed.
 
-    >>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run", seed=1, epochs=1)
+    >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
@@ -237,7 +238,10 @@ class _Trainer:
         """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
         self._optimizer.zero_grad()
         members = self._ensemble.members
-        found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
+        try:
+            found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
+        except NoSolutionError:  # the closed form's system has overflowed
+            self._raise_diverged(float("nan"), batches)
         loss_M = torch.stack([loss.value for loss in found])
         values = loss_M.detach().numpy(force=True).astype(np.float64)
         if not np.isfinite(values).all():
@@ -267,8 +271,7 @@ class _Trainer:
         position = self._position
         metric = self._metric
         with self._average.in_place():
-            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
-            value = float(rows[metric].mean()) if len(rows) else None  # type: ignore[arg-type]
+            value = self._validate()
             is_best = value is None or position.best_value is None or value < position.best_value
             best = self._copy_of_weights() if is_best else self._best
         if value is not None and not np.isfinite(value):
@@ -297,6 +300,14 @@ class _Trainer:
         position.generators = _states(self._rngs)
         self._save()
         self._write_metrics()
+
+    def _validate(self) -> float | None:
+        """The mean of the metric over validation users, None if there are none, NaN if a user has no solution."""
+        try:
+            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
+        except NoSolutionError:
+            return float("nan")
+        return float(rows[self._metric].mean()) if len(rows) else None  # type: ignore[arg-type]
 
     def _finish(self) -> None:
         """Write the results: the best weights, what else serving needs, and how training went."""

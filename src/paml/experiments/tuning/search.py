@@ -117,7 +117,7 @@ class _OutOfTimeError(Exception):
 
 def tune(
     data: Dataset | str | Path,
-    method: str = "reg_paml",
+    method: str = "ridge",
     recipe: str | Path = "tuned",
     *,
     budget: str | int = 30,
@@ -134,8 +134,8 @@ def tune(
     (`30`), a time (`"20m"`), or both (`"30,20m"`), and includes earlier calls in the same folder, which are continued.
     `space` is a TOML file with your own search space. Settings, by name or as a mapping, are held fixed.
 
-    >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
-    >>> run = paml.train(data, "reg_paml", found.best_recipe)
+    >>> found = paml.tune(data, budget="20m", out="search")
+    >>> run = paml.train(data, recipe=found.best_recipe)
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
