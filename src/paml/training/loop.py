@@ -33,9 +33,10 @@ from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.allocator import keep_freed_memory
+from paml.training.device import choose_device
 from paml.training.ema import WeightAverage
 from paml.training.optim import make_optimizer, set_rate
-from paml.training.recipe import OuterSettings, load_recipe, recipe_label
+from paml.training.recipe import OuterSettings, recipe_for, recipe_label
 from paml.training.run import Run, RunSettings, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
@@ -72,9 +73,7 @@ def train(
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
-    values = load_recipe(
-        recipe, method, {**(settings or {}), **more}, data.manifest.source.name, data.schema.target.kind
-    )
+    values = recipe_for(data, recipe, method, {**(settings or {}), **more})
     shape = DataShape.of(data, values.exclude_fields)
     default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / default_name
@@ -94,7 +93,7 @@ def train(
         training_mean=shape.training_mean,
     )
     try:
-        trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
+        trainer = _Trainer(data, wanted, folder, choose_device(device), tensorboard)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None
@@ -123,20 +122,6 @@ def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
     for name in ("fingerprint", "method", "seed", "recipe"):
         if getattr(found, name) != getattr(wanted, name):
             raise SettingsError(f"was begun with another {name}", where=folder, remedy="repeat what it was begun with")
-
-
-def _choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        raise SettingsError(
-            f"device '{name}' cannot be used ({str(error).splitlines()[0]})", remedy="use cpu"
-        ) from None
-    return device
 
 
 @dataclass

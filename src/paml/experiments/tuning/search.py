@@ -33,7 +33,7 @@ from paml.methods.registry import find_method
 from paml.progress import SILENT, Inside, Progress
 from paml.settings import Settings, build
 from paml.training.loop import train
-from paml.training.recipe import Recipe, load_recipe
+from paml.training.recipe import Recipe, recipe_for
 
 if TYPE_CHECKING:
     import optuna
@@ -141,7 +141,7 @@ def tune(
     find_method(method)
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
-    start = load_recipe(recipe, method, held, data.manifest.source.name, data.schema.target.kind)
+    start = recipe_for(data, recipe, method, held)
     searched = space_for(method, held, space)
     first, end = data.manifest.splits["validation"]
     if first == end:
