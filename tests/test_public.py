@@ -4,11 +4,13 @@ import ast
 import subprocess
 import sys
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import paml
+from paml.cli.train import train_command, tune_command
 
 HEAVY = {"torch", "polars", "scipy", "matplotlib", "pydantic"}
 
@@ -41,6 +43,12 @@ def test_dir_version_and_unknown_names() -> None:
         paml.prepaer  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'prepaer'"):
         from paml import prepaer  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_the_default_method_is_the_same_everywhere() -> None:
+    """The command line repeats it, since it must not import the library before a command runs."""
+    functions = (paml.train, paml.tune, train_command, tune_command)
+    assert {signature(function).parameters["method"].default for function in functions} == {"ridge"}
 
 
 def test_import_alone_loads_nothing_heavy() -> None:

@@ -26,6 +26,24 @@ def test_cold_users_are_those_with_the_least_rows_in_table_order() -> None:
     assert protocol.cold_users(users, 0.6).users["user"].to_list() == ["u0", "u1", "u4"]  # ties: the first
 
 
+def test_active_users_stay_and_are_marked() -> None:
+    users = people(_log=[5, 1, 9, 5, 2], _training_only=[False] * 5)
+    kept = protocol.active_users_train(users, 0.6)
+    assert (len(kept.users), kept.dropped) == (5, 0)
+    assert kept.users.filter("_training_only")["user"].to_list() == ["u2", "u3"]
+    assert not protocol.active_users_train(users, 1.0).users["_training_only"].any()
+
+
+def test_active_users_are_only_in_training() -> None:
+    active_U = np.arange(50) % 5 == 0
+    codes_U = protocol.split_cold_users(active_U, (7, 1, 2), 3)
+    assert not codes_U[active_U].any()
+    assert np.array_equal(codes_U[~active_U], protocol.split_users(40, (7, 1, 2), 3))
+    assert np.array_equal(
+        protocol.split_cold_users(np.zeros(50, bool), (7, 1, 2), 3), protocol.split_users(50, (7, 1, 2), 3)
+    )
+
+
 def test_eighty_percent_of_movielens_is_4832() -> None:
     assert len(protocol.cold_users(people(_log=list(range(6040))), 0.8).users) == 4832
 

@@ -36,6 +36,24 @@ def test_the_same_data_split_differently(kind: str, tmp_path: Path, request: pyt
         resplit(data, 6, tmp_path / "again")
 
 
+def test_active_users_are_never_tested(tables: Path, tmp_path: Path) -> None:
+    """The five of twenty users with the most ratings train in every split; the paper's rule drops them."""
+    data = paml.prepare("tables", tables, tmp_path / "a", cold_share=0.75, min_interactions=2)
+    rule = "75% with the least log data, the others in training only"
+    assert paml.describe(data)["dropped"][rule] == 0
+    dropped = paml.prepare("tables", tables, tmp_path / "b", cold_share=0.75, active_users="drop")
+    assert "training_only" not in dropped.users().collect_schema()
+    other = resplit(data, 5, tmp_path / "c")
+    active = [frame.users().filter("training_only").collect().sort("user") for frame in (data, other)]
+    assert active[0]["user"].equals(active[1]["user"])
+    assert {split for users in active for split in users["split"]} == {"train"}
+    cold = data.users().filter(~pl.col("training_only")).collect()
+    assert set(cold["user"]) == set(dropped.users().collect()["user"])
+    assert sorted(cold["split"]) == sorted(dropped.users().collect()["split"])
+    assert resplit(other, 6, tmp_path / "d").manifest.users == data.manifest.users
+    assert "training_only" not in data.vocabulary.user
+
+
 def test_users_without_profile_are_counted_from_the_record(tables: Path, tmp_path: Path) -> None:
     """Users whose profile happens to be blank do not count, nor do users of a source without profiles."""
     users = tables / "users.csv"

@@ -34,7 +34,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
 
 
 def search(data: paml.Dataset, out: Path, **more: Any) -> SearchResult:
-    return paml.tune(data, out=out, **{"budget": 3, "settings": QUICK, **more})
+    return paml.tune(data, out=out, **{"method": "reg_paml", "budget": 3, "settings": QUICK, **more})
 
 
 def log(out: Path) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_killed_and_continued_it_tries_the_same(small: paml.Dataset, done: Path,
     out = tmp_path / "out"
     program = (
         "import paml, sys, torch; torch.set_num_threads(1);"
-        f"paml.tune(sys.argv[1], out=sys.argv[2], budget=12, settings={QUICK!r})"
+        f"paml.tune(sys.argv[1], 'reg_paml', out=sys.argv[2], budget=12, settings={QUICK!r})"
     )
     command = [sys.executable, "-c", program, str(small.path), str(out)]
     process = subprocess.Popen(command)
@@ -199,9 +199,10 @@ def test_a_damaged_log_is_refused(done: Path, small: paml.Dataset, tmp_path: Pat
         search(small, tmp_path / "out")
 
 
-def test_trials_that_diverge_do_not_end_the_search(small: paml.Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["reg_paml", "ridge"])
+def test_trials_that_diverge_do_not_end_the_search(small: paml.Dataset, tmp_path: Path, method: str) -> None:
     space = write(tmp_path / "space.toml", "[outer_rate]\namong = [1e-3, 1e30]\n")
-    found = search(small, tmp_path / "out", budget=6, space=space)
+    found = search(small, tmp_path / "out", budget=6, space=space, method=method)
     diverged = [trial for trial in log(tmp_path / "out") if trial["state"] == "diverged"]
     assert {trial["settings"]["outer_rate"] for trial in diverged} == {1e30}
     assert all("the loss is" in trial["reason"] or "validation" in trial["reason"] for trial in diverged)
@@ -210,7 +211,7 @@ def test_trials_that_diverge_do_not_end_the_search(small: paml.Dataset, tmp_path
     space = write(tmp_path / "worse.toml", "[outer_rate]\namong = [1e29, 1e30]\n")
     start = write(tmp_path / "start.toml", "outer_rate = 1e30\nhidden = [8]\nepochs = 2\n")
     with pytest.raises(TrainingError, match="every trial diverged"):
-        paml.tune(small, recipe=start, budget=2, space=space, out=tmp_path / "worse")
+        paml.tune(small, method, start, budget=2, space=space, out=tmp_path / "worse")
 
 
 def test_no_validation_users(tmp_path: Path) -> None:

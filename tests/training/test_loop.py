@@ -65,6 +65,14 @@ def test_contract(method: str, world: paml.Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_episodes_without_support_rows_are_learned_from(method: str, world: paml.Dataset, tmp_path: Path) -> None:
+    """A loss that is not finite would end the training."""
+    run = paml.train(world, method, out=tmp_path / "run", settings={**QUICK, "epochs": 1, "few_shot_share": 1.0})
+    assert run.settings.recipe.few_shot_share == 1.0
+    assert run.evaluate()["mse"].is_finite().all()
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_clicks_train_too(method: str, click_world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(click_world, method, out=tmp_path / "run", settings=QUICK)
     summary = paml.summarise(run.evaluate())

@@ -27,7 +27,7 @@ def train_command(
         list[str] | None,
         typer.Argument(help="Settings that replace the recipe's, such as epochs=5 gamma=0.01.", metavar="key=value"),
     ] = None,
-    method: MethodOption = "reg_paml",
+    method: MethodOption = "ridge",
     recipe: RecipeOption = "tuned",
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights and episodes.", min=0, max=2**63 - 1)] = 0,
     out: Annotated[
@@ -92,7 +92,7 @@ def tune_command(
     settings: Annotated[
         list[str] | None, typer.Argument(help="Settings held fixed in all trials.", metavar="key=value")
     ] = None,
-    method: MethodOption = "reg_paml",
+    method: MethodOption = "ridge",
     recipe: RecipeOption = "tuned",
     budget: Annotated[
         str, typer.Option("--budget", help="Trials (30), a time (90s, 20m, 1h), or both (30,20m).", metavar="BUDGET")

@@ -20,7 +20,7 @@ from paml.data.dataset import (
     Vocabulary,
     content_digests,
 )
-from paml.data.protocol import SPLITS, Groups, Protocol, is_major, split_users, support_counts
+from paml.data.protocol import SPLITS, Groups, Protocol, is_major, split_cold_users, support_counts
 from paml.data.schema import DTYPES, Schema, without_invalid_values
 from paml.data.sources import RawData
 from paml.data.target_encoding import with_rates
@@ -51,7 +51,7 @@ def write_split(
 ) -> None:
     """Split users and rows with the protocol's seed, and write the result to `folder`."""
     schema, users, items = raw.schema, chosen.users, chosen.items
-    codes = split_users(len(users), protocol.user_ratio, protocol.seed)
+    codes = split_cold_users(users["_training_only"].to_numpy(), protocol.user_ratio, protocol.seed)
     order = np.argsort(codes, kind="stable")
     users = users[order]
     ends = np.cumsum(np.bincount(codes, minlength=len(SPLITS)))
@@ -80,6 +80,8 @@ def write_split(
             "target": rows["target"].to_numpy(),
         }
         items = with_rates(items, schema.item, rows[: offsets[ends[0]]])
+        if protocol.active_users == "train":  # who they are, for other splits
+            users = users.with_columns(training_only="_training_only")
         tables = _as_written(users, items, rows, support, major, ends)
         vocabulary = _encode(schema, tables, rows[: offsets[ends[0]]], int(ends[0]), chosen.groups, arrays)
         _save(folder, tables, arrays, vocabulary)
@@ -179,7 +181,7 @@ def _as_written(
         group=pl.Series(np.where(major, "major", "minor"), dtype=pl.String),
         support_rows=pl.Series(support),
         query_rows=pl.col("_rows") - pl.Series(support),
-    ).drop("_log", "_rows", "_positives", "_without_profile")
+    ).drop("_log", "_rows", "_positives", "_without_profile", "_training_only")
     return {"users": users, "items": items.with_columns(pl.col("item").cast(pl.String)), "interactions": rows}
 
 

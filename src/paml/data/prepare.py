@@ -17,6 +17,7 @@ from paml.data.dataset import (
 from paml.data.protocol import (
     Kept,
     Protocol,
+    active_users_train,
     cold_users,
     common_values,
     enough_interactions,
@@ -200,7 +201,7 @@ def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
             users_without_profile.with_columns(_without_profile=pl.lit(value=True)),
         ],
         how="diagonal",
-    ).with_columns(pl.col("_rows", "_positives").fill_null(0))
+    ).with_columns(pl.col("_rows", "_positives").fill_null(0), _training_only=pl.lit(value=False))
     log = [pl.col("_log")] if "_log" in users.columns else []
     return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # for users without a profile, only the rows are known
 
@@ -240,7 +241,10 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
         return kept.users
 
     def apply_cold_rule(users: pl.DataFrame) -> pl.DataFrame:
-        return apply(f"{protocol.cold_share:.0%} with the least log data", cold_users(users, protocol.cold_share))
+        share, rule = protocol.cold_share, f"{protocol.cold_share:.0%} with the least log data"
+        if protocol.active_users == "train":
+            return apply(f"{rule}, the others in training only", active_users_train(users, share))
+        return apply(rule, cold_users(users, share))
 
     users = apply("users with log data", with_interactions(users))
     if protocol.cold_rule == "first":

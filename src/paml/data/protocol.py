@@ -1,7 +1,8 @@
 """The paper's evaluation protocol (Sec. 5 "Experimental Setup" and Sec. D.1), one function per rule.
 
-The rules on users take a table with one row per user (columns `user`, `_log`, `_rows`, `_positives`, `_without_profile`
-and the profile) and return the users they keep and how many they drop. Randomness is an argument.
+The rules on users take a table with one row per user (columns `user`, `_log`, `_rows`, `_positives`,
+`_without_profile`, `_training_only` and the profile) and return the users they keep and how many they drop. Randomness
+is an argument.
 """
 
 import math
@@ -51,6 +52,10 @@ class Protocol(Settings):
     cold_rule: Literal["first", "last"] = added(
         "first", "choose those users before the other rules on users (first), or among the users these keep (last)"
     )
+    active_users: Literal["drop", "train"] = added(
+        "drop",
+        "the other users, those with the most log data: drop them, or let them train (neither validate nor test)",
+    )
     drop_invalid_profiles: bool = Described(True, description="drop users with a blank or invalid profile value")
     min_interactions: int = Described(2, ge=2, description="drop users with fewer rows, or clicks (see min_counts)")
     min_counts: Literal["rows", "clicks"] = added(
@@ -85,9 +90,20 @@ def with_interactions(users: pl.DataFrame) -> Kept:
 
 def cold_users(users: pl.DataFrame, share: float) -> Kept:
     """Keep the `share` of users with the least log data; ties are broken by the table's order (step 1)."""
-    keep = math.floor(share * len(users) + TOLERANCE)
-    least = np.argsort(users["_log"].to_numpy(), kind="stable")[:keep]
-    return Kept(users[np.sort(least)], len(users) - keep)
+    cold = _is_cold(users, share)
+    return Kept(users.filter(pl.Series(cold)), int(np.count_nonzero(~cold)))
+
+
+def active_users_train(users: pl.DataFrame, share: float) -> Kept:
+    """Keep all users; those whom `cold_users` would drop are marked as `_training_only`."""
+    return Kept(users.with_columns(_training_only=pl.Series(~_is_cold(users, share))), 0)
+
+
+def _is_cold(users: pl.DataFrame, share: float) -> np.ndarray:
+    """Whether a user is among the `share` with the least log data, (U)."""
+    cold_U = np.zeros(len(users), dtype=bool)
+    cold_U[np.argsort(users["_log"].to_numpy(), kind="stable")[: math.floor(share * len(users) + TOLERANCE)]] = True
+    return cold_U
 
 
 def valid_profiles(users: pl.DataFrame, fields: Sequence[Field]) -> Kept:
@@ -116,6 +132,13 @@ def split_users(count: int, ratio: Sequence[float], seed: int) -> np.ndarray:
     bounds = np.rint(np.cumsum(ratio) / np.sum(ratio) * count).astype(np.int64)
     codes = np.searchsorted(bounds, np.arange(count), side="right").astype(np.int8)
     return np.random.default_rng([seed, 1]).permutation(codes)
+
+
+def split_cold_users(training_only_U: np.ndarray, ratio: Sequence[float], seed: int) -> np.ndarray:
+    """`split_users` of the cold users; the active ones, if they were kept, are in training."""
+    codes_U = np.zeros(len(training_only_U), dtype=np.int8)
+    codes_U[~training_only_U] = split_users(int(np.count_nonzero(~training_only_U)), ratio, seed)
+    return codes_U
 
 
 def support_counts(rows: np.ndarray, share: float, rounding: Literal["nearest", "down"] = "nearest") -> np.ndarray:

@@ -38,12 +38,14 @@ def resplit(data: Dataset, seed: int, out: str | Path, progress: Progress = SILE
         checksum=manifest.source.checksum,
         notes=manifest.notes,
     )
+    active = "training_only" if "training_only" in users.columns else pl.lit(value=False)
     chosen_users = users.with_columns(
         _log=pl.lit(0),
         _rows=pl.col("support_rows") + pl.col("query_rows"),
         _positives=pl.lit(0),
         _without_profile=pl.lit(value=False),  # who they are is not recorded; their number is kept
-    ).drop(SPLIT_COLUMNS)
+        _training_only=active,
+    ).drop(*SPLIT_COLUMNS, "training_only", strict=False)
     groups = Groups({name: list(values) for name, values in data.vocabulary.common.items()}, manifest.common_shares)
     protocol = manifest.protocol.model_copy(update={"seed": seed})
     with new_folder(Path(out)) as folder:

@@ -42,7 +42,9 @@ CLICK_WEIGHTS = (0.1, 0.9)
 
 SIDES = ("user", "item", "context")
 
-RESERVED = frozenset({"user", "item", "target", "time", "split", "group", "query", "support_rows", "query_rows"})
+RESERVED = frozenset(
+    {"user", "item", "target", "time", "split", "group", "query", "support_rows", "query_rows", "training_only"}
+)
 """Column names of the prepared tables; a field cannot take one of them."""
 
 

@@ -108,12 +108,20 @@ class Tasks:
         *,
         support_share: float = 0.8,
         random_support: bool = False,
+        few_shot_share: float = 0.0,
     ) -> Iterator[TaskBatch]:
         """One epoch of training tasks: all users once, in new batches, each with a new random support set (Alg. 1).
 
         The support set has `support_share` of the rows or, with `random_support`, a random share: one draw for all
         users of a batch, so that users of similar length also have similar support sets and padding stays small.
+        In `few_shot_share` of the batches the number of support rows is log-uniform instead (`few_shot_counts`).
         """
+
+        def support_of(rows_B: np.ndarray) -> np.ndarray:
+            if few_shot_share and rng.random() < few_shot_share:
+                return few_shot_counts(rows_B, rng.random())
+            return support_counts(rows_B, rng.random() if random_support else support_share)
+
         for window in _cut(rng.permutation(len(self)), batch_size * BATCHES_PER_WINDOW):
             rows_W = np.asarray(self.offsets[window + 1] - self.offsets[window], dtype=np.int64)
             order = np.argsort(rows_W, kind="stable")
@@ -123,8 +131,7 @@ class Tasks:
             batches = list(_cut(np.arange(len(user_W)), batch_size))
             for number in rng.permutation(len(batches)):
                 pick = batches[number]
-                support_B = support_counts(rows_W[pick], rng.random() if random_support else support_share)
-                yield self._batch(user_W[pick], start_W[pick], support_B, shuffled_R)
+                yield self._batch(user_W[pick], start_W[pick], support_of(rows_W[pick]), shuffled_R)
 
     def _batch(
         self, user_B: np.ndarray, start_B: np.ndarray, support_B: np.ndarray, shuffled: np.ndarray | None = None
@@ -133,6 +140,16 @@ class Tasks:
         support = Block.of(start_B, support_B, shuffled)
         query = Block.of(start_B + support_B, count_B - support_B, shuffled)
         return TaskBatch(user_B + self.first, support, query)
+
+
+def few_shot_counts(rows_B: np.ndarray, u: float) -> np.ndarray:
+    """Support rows with a log-uniform number: exp(u log(1 + n)) - 1 of n rows, rounded; from none to all but one.
+
+    With u uniform in [0, 1), 0 to 1, 1 to 3 and 3 to 7 rows are about equally likely, which a uniform share of 100 rows
+    leaves to one episode in fifteen: these are the users of a cold start.
+    """
+    count_B: np.ndarray = np.clip(np.rint(np.expm1(u * np.log1p(rows_B))), 0, rows_B - 1)
+    return count_B.astype(np.int64)
 
 
 def _cut(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -17,7 +17,7 @@ from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, ro
 from paml.evaluation.ranking import check_liked
 from paml.methods.registry import find_method, methods_of
 from paml.settings import parse_assignments
-from paml.training.recipe import load_recipe, recipe_digest
+from paml.training.recipe import load_recipe, recipe_digest, recipe_for
 
 
 def choose_entries(
@@ -70,7 +70,7 @@ def make_plan(
     _check(data, entries, seeds, recipe, group_by, settings)
     check_liked(data.schema.target, liked)
     kind = data.schema.target.kind
-    usual = load_recipe(recipe, "reg_paml", settings, data.manifest.source.name, kind)
+    usual = recipe_for(data, recipe, "reg_paml", settings)
     return Plan(
         created_by=f"paml {version('paml')}",
         data=_facts(data),
@@ -140,12 +140,12 @@ def _check(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SettingsError(f"'{twice[0]}' is named twice", remedy="name each entry once")
-    kind, source = data.schema.target.kind, data.manifest.source.name
+    kind = data.schema.target.kind
     for entry in entries:
         if entry.method is None:
             BASELINES[entry.name].require(kind)
         else:
-            load_recipe(recipe, entry.method, {**settings, **entry.settings}, source, kind)
+            recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
     fields = [field.name for field in data.schema.features("user")]
     if group_by is not None and group_by not in fields:
         remedy = nearest(group_by, fields) if fields else "the data set has no user fields"

@@ -1,9 +1,11 @@
 """Training: the outer loop, and runs on disk.
 
 recipe      all settings of a training run; recipes/*.toml are the named ones
+sizing      settings that depend on the size of the data, by rule
 loop        the only outer loop; resumable
 optim       the outer optimiser: weight decay, and the schedule of its rate
 ema         weights averaged over steps
+device      the CPU, or a GPU
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked
 run         a run on disk: settings, weights, vocabulary

@@ -34,19 +34,23 @@ from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.allocator import keep_freed_memory
+from paml.training.device import choose_device
 from paml.training.ema import WeightAverage
 from paml.training.optim import make_optimizer, set_rate
-from paml.training.recipe import OuterSettings, load_recipe, recipe_label
+from paml.training.recipe import OuterSettings, recipe_for, recipe_label
 from paml.training.run import Run, RunSettings, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
 CHECKPOINT_BATCHES = 1000  # and after every epoch
+NoSolutionError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+CHOICE_LOSS = "choice_loss"
+"""What training watches where the head is choice: the mean loss of validation users."""
 OnEpoch = Callable[[int, float | None], None]
 
 
 def train(
     data: Dataset | str | Path,
-    method: str = "reg_paml",
+    method: str = "ridge",
     recipe: str | Path = "tuned",
     *,
     seed: int = 0,
@@ -66,15 +70,13 @@ def train(
     `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
     from 1, and its validation metric; if it raises, training ends and can be resumed.
 
-    >>> run = paml.train(data, method="reg_paml", recipe="tuned", out="run", seed=1, epochs=1)
+    >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
-    values = load_recipe(
-        recipe, method, {**(settings or {}), **more}, data.manifest.source.name, data.schema.target.kind
-    )
+    values = recipe_for(data, recipe, method, {**(settings or {}), **more})
     shape = DataShape.of(data, values.exclude_fields)
     default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / default_name
@@ -94,7 +96,7 @@ def train(
         training_mean=shape.training_mean,
     )
     try:
-        trainer = _Trainer(data, wanted, folder, _choose_device(device), tensorboard)
+        trainer = _Trainer(data, wanted, folder, choose_device(device), tensorboard)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None
@@ -123,20 +125,6 @@ def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
     for name in ("fingerprint", "method", "seed", "recipe"):
         if getattr(found, name) != getattr(wanted, name):
             raise SettingsError(f"was begun with another {name}", where=folder, remedy="repeat what it was begun with")
-
-
-def _choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        raise SettingsError(
-            f"device '{name}' cannot be used ({str(error).splitlines()[0]})", remedy="use cpu"
-        ) from None
-    return device
 
 
 @dataclass
@@ -177,7 +165,7 @@ class _Trainer:
         self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
         chooses = self._ensemble.members[0].head.over_items
-        self._metric = "choice_loss" if chooses else headline(data.schema.target.kind).name
+        self._metric = CHOICE_LOSS if chooses else headline(data.schema.target.kind).name
         candidates = Candidates(data, self._outer.sampled_items) if chooses else None
         self._loader = Loader(data, self._ensemble.inputs, device, candidates=candidates)
         # members see different episodes: with the same data in the same order they would make the same errors
@@ -209,9 +197,14 @@ class _Trainer:
         for member in self._ensemble.members:
             member.rates.begin_epoch(position.epoch)
         set_rate(self._optimizer, outer, position.epoch)
-        share, random = outer.support_share, outer.random_support
         episodes = [
-            self._tasks.episodes(outer.batch_size, rng, support_share=share, random_support=random)
+            self._tasks.episodes(
+                outer.batch_size,
+                rng,
+                support_share=outer.support_share,
+                random_support=outer.random_support,
+                few_shot_share=outer.few_shot_share,
+            )
             for rng in self._rngs
         ]
         started, users_before, end = time.perf_counter(), position.users_done, int(self._tasks.offsets[-1])
@@ -235,7 +228,10 @@ class _Trainer:
         """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
         self._optimizer.zero_grad()
         members = self._ensemble.members
-        found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
+        try:
+            found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
+        except NoSolutionError:  # the closed form's system has overflowed
+            self._raise_diverged(float("nan"), batches)
         loss_M = torch.stack([loss.value for loss in found])
         values = loss_M.detach().numpy(force=True).astype(np.float64)
         if not np.isfinite(values).all():
@@ -296,10 +292,13 @@ class _Trainer:
         self._write_metrics()
 
     def _validate(self) -> float | None:
-        """The headline metric of validation users, or the loss of their choices among all items; None without users."""
-        if self._metric == "choice_loss":
-            return choice_loss(self._ensemble, self._loader, Tasks.of(self._data, "validation"))
-        rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
+        """The mean of the metric over validation users, None if there are none, NaN if a user has no solution."""
+        try:
+            if self._metric == CHOICE_LOSS:
+                return choice_loss(self._ensemble, self._loader, Tasks.of(self._data, "validation"))
+            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
+        except NoSolutionError:
+            return float("nan")
         return float(rows[self._metric].mean()) if len(rows) else None  # type: ignore[arg-type]
 
     def _finish(self) -> None:

@@ -2,7 +2,7 @@
 
 A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
 by method, by kind of target (rating, click) and by data set; in this order later tables override earlier ones, and
-`[source.NAME.method.NAME]` overrides all.
+`[source.NAME.method.NAME]` overrides all. A setting that is "auto" gets its value from the data's size (`sizing.py`).
 """
 
 import hashlib
@@ -15,9 +15,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
 from paml.methods.registry import LearnerSettings
-from paml.settings import Settings, build, read_toml
+from paml.settings import Settings, added, build, read_toml
+from paml.training.sizing import EMBEDDED, RULES, DataSize, is_ruled
 
 TABLES = ("method", "target", "source")
 
@@ -45,6 +47,12 @@ class OuterSettings(Settings):
     sampled_items: int = Field(
         8192, gt=0, description="items drawn per training batch for head=choice, in catalogues of more than 20,000"
     )
+    few_shot_share: float = added(
+        0.0,
+        "share of training episodes with a log-uniform number of support rows, from 0 to all but one",
+        ge=0,
+        le=1,
+    )
 
 
 class Recipe(OuterSettings, LearnerSettings):
@@ -61,7 +69,12 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(
-    recipe: str | Path, method: str, overrides: Mapping[str, Any], source: str = "", target: str = "rating"
+    recipe: str | Path,
+    method: str,
+    overrides: Mapping[str, Any],
+    source: str = "",
+    target: str = "rating",
+    size: DataSize = EMBEDDED,
 ) -> Recipe:
     """A recipe, by name or as a .toml file, for a method and a data set, with some settings replaced."""
     values = _read(recipe)
@@ -69,7 +82,22 @@ def load_recipe(
     for kind, name in zip(TABLES, (method, target, source), strict=True):
         values |= tables[kind].get(name, {})
     values |= values.pop("method", {}).get(method, {})
-    return build(Recipe, {**values, **overrides})
+    return _sized({**values, **overrides}, size)
+
+
+def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe of a method for a prepared data set."""
+    return load_recipe(recipe, method, overrides, data.manifest.source.name, data.schema.target.kind, DataSize.of(data))
+
+
+def _sized(values: Mapping[str, Any], size: DataSize) -> Recipe:
+    """The settings, with numbers for those that are left to a rule."""
+    ruled = [name for name, value in values.items() if is_ruled(name, value)]
+    given = {name: value for name, value in values.items() if name not in ruled}
+    if not ruled:
+        return build(Recipe, given)
+    inputs = size.without(build(Recipe, given).exclude_fields)
+    return build(Recipe, {**given, **{name: RULES[name](inputs) for name in ruled}})
 
 
 def recipe_digest(recipe: str | Path) -> str:
@@ -99,7 +127,7 @@ def _read(recipe: str | Path) -> dict[str, Any]:
             parts += [{**common, **own}, *({**common, **own, **one} for one in within.values())]
     for part in parts:
         try:
-            build(Recipe, part)
+            _sized(part, EMBEDDED)
         except SettingsError as error:
             raise SettingsError(error.what, where=path, remedy=error.remedy) from None
     return values

@@ -97,6 +97,7 @@ SOURCES: dict[str, Source] = {
             tables.TablesSettings,
             tables.load,
             frozenset({"path", "schema"}),
+            protocol=lambda _: {"active_users": "train"},  # the paper drops them; to learn from, more users are better
         ),
     )
 }

@@ -33,7 +33,7 @@ from paml.methods.registry import find_method
 from paml.progress import SILENT, Inside, Progress
 from paml.settings import Settings, build
 from paml.training.loop import train
-from paml.training.recipe import Recipe, load_recipe
+from paml.training.recipe import Recipe, recipe_for
 
 if TYPE_CHECKING:
     import optuna
@@ -119,7 +119,7 @@ class _OutOfTimeError(Exception):
 
 def tune(
     data: Dataset | str | Path,
-    method: str = "reg_paml",
+    method: str = "ridge",
     recipe: str | Path = "tuned",
     *,
     budget: str | int = 30,
@@ -138,14 +138,14 @@ def tune(
     `space` is a TOML file with your own search space; `by` is the metric that trials are judged by, such as `"ndcg10"`,
     instead of the loss. Settings, by name or as a mapping, are held fixed.
 
-    >>> found = paml.tune(data, "reg_paml", budget="20m", out="search")
-    >>> run = paml.train(data, "reg_paml", found.best_recipe)
+    >>> found = paml.tune(data, budget="20m", out="search")
+    >>> run = paml.train(data, recipe=found.best_recipe)
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
-    start = load_recipe(recipe, method, held, data.manifest.source.name, data.schema.target.kind)
+    start = recipe_for(data, recipe, method, held)
     searched, criterion = space_for(method, held, space), Criterion.find(by, data.schema.target.kind)
     first, end = data.manifest.splits["validation"]
     if first == end:

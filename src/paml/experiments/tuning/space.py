@@ -44,7 +44,7 @@ Space = dict[str, Range | Among]
 
 COMMON: Space = {
     "outer_rate": Range(1e-4, 3e-2, log=True),
-    "weight_decay": Range(1e-7, 1e-2, log=True),
+    "weight_decay": Range(1e-7, 1e-1, log=True),
     "batch_size": Among((16, 32, 64, 128)),
     "embedding_scale": Range(1e-2, 1.0, log=True),
     "item_embedding": Among((8, 16, 32)),
