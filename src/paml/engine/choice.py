@@ -10,6 +10,7 @@ Legend: B users, S support rows, Q query rows, R rows: all items, or a sample of
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,33 +18,40 @@ from torch import Tensor, nn
 NO_CANDIDATE = -1e9  # output of an item that cannot be chosen: finite, so that 0 times it is 0
 
 
-class ChoiceHead(nn.Module):
-    """A softmax over the items; a row's target is the weight of its item among the user's choices."""
+class LevelWeights(nn.Module):
+    """The weights k of known ratings: one for every level of the scale, learned."""
 
-    outputs = 1
-    quadratic = False
-    has_closed_form = True
-    over_items = True
-
-    def __init__(self, levels: Sequence[float], liked: float, unliked_weight: float) -> None:
-        """`levels` of the scale; from `liked` on a rating counts 1 in the outer loss, below it `unliked_weight`."""
+    def __init__(self, levels: Sequence[float]) -> None:
+        """They start between a half, for the lowest level, and 1."""
         super().__init__()
         self._low, self._step = levels[0], levels[1] - levels[0]
-        self._liked, self._unliked_weight = liked, unliked_weight
-        share_L = torch.linspace(0.5, 1.0, len(levels))
-        self.log_weight_L = nn.Parameter(share_L.log())
+        self.log_weight_L = nn.Parameter(torch.linspace(0.5, 1.0, len(levels)).log())
 
-    def known_weight(self, y_BS: Tensor) -> Tensor:
-        """k of known ratings: a learned weight for every level, in between those of the neighbouring ones, (B, S)."""
+    def forward(self, y_BS: Tensor) -> Tensor:
+        """The level's weight; between two levels, in between theirs, (B, S)."""
         weight_L = self.log_weight_L.exp()
         place_BS = ((y_BS - self._low) / self._step).clamp(0, len(weight_L) - 1)
         below_BS = place_BS.floor()
         upper = (below_BS + 1).clamp(max=len(weight_L) - 1).long()
         return torch.lerp(weight_L[below_BS.long()], weight_L[upper], place_BS - below_BS)
 
+
+@dataclass(frozen=True)
+class ChoiceHead:
+    """A softmax over the items; a row's target is the weight of its item among the user's choices."""
+
+    liked: float
+    """From here on a rating counts 1 in the outer loss."""
+    unliked_weight: float
+    """What a lower one counts."""
+    outputs: int = 1
+    quadratic: bool = False
+    has_closed_form: bool = True
+    over_items: bool = True
+
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """k of the ratings to be predicted: 1 if liked, else less, (B, Q)."""
-        return torch.where(y_BQ >= self._liked, 1.0, self._unliked_weight).to(y_BQ.dtype)
+        return torch.where(y_BQ >= self.liked, 1.0, self.unliked_weight).to(y_BQ.dtype)
 
     def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
         """How much a user's rows count together: the sum of their weights, (B, 1)."""

@@ -59,9 +59,6 @@ class Head(Protocol):
     def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
         """How much a user's rows count together, (B, 1)."""
 
-    def known_weight(self, y_BS: Tensor) -> Tensor:
-        """What known rows count as, (B, S)."""
-
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """What rows to be predicted count as in the outer loss, (B, Q)."""
 
@@ -89,10 +86,6 @@ class RowHead:
     def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
         """The number of a user's rows, (B, 1)."""
         return mask_BR.sum(dim=1, keepdim=True)
-
-    def known_weight(self, y_BS: Tensor) -> Tensor:
-        """1"""
-        return torch.ones_like(y_BS)
 
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """1"""
@@ -239,7 +232,7 @@ def head_for(settings: HeadSettings, target: Target) -> Head:
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
     if name == "choice":
-        return ChoiceHead(target.levels, settings.liked or liked_level(target), settings.unliked_weight)
+        return ChoiceHead(settings.liked or liked_level(target), settings.unliked_weight)
     heads: dict[str, Head] = {
         "value": ValueHead((target.low, target.high) if settings.on_scale else None),
         "classes": ClassesHead(tuple(target.levels)),

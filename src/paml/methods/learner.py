@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paml.engine.adapt import Adaptation, Rate, forward
-from paml.engine.choice import NO_CANDIDATE
+from paml.engine.choice import NO_CANDIDATE, LevelWeights
 from paml.engine.heads import Head
 from paml.engine.inputs import FirstInput, ItemTable
 from paml.engine.layers import PersonalLayer
@@ -65,9 +65,17 @@ class Learner(nn.Module):
     """Network, rate source, solver and head; parameters are values, so adapting a user changes nothing here."""
 
     def __init__(
-        self, network: Network, rates: RateSource, solver: Solver, head: Head, taste_dropout: float = 0.0
+        self,
+        network: Network,
+        rates: RateSource,
+        solver: Solver,
+        head: Head,
+        known_weights: LevelWeights | None = None,
+        taste_dropout: float = 0.0,
     ) -> None:
+        """A choice among all items has `known_weights`, of its known rows, and in training `taste_dropout`."""
         super().__init__()
+        self.known_weights = known_weights
         self.network, self.rates, self.solver, self.head = network, rates, solver, head
         self._taste_dropout = taste_dropout
 
@@ -138,11 +146,11 @@ class Learner(nn.Module):
     def _known_rows(self, embedded: Embedded) -> tuple[FirstInput, Tensor, Tensor, Tensor | None]:
         """Inputs, targets, mask and offsets of the rows that a user is adapted to."""
         support = embedded.batch.support
-        if not self.head.over_items:
+        if self.known_weights is None:
             x = self.network.first_input(embedded, support)
             return x, support.y_BR, support.mask_BR, embedded.offsets(x)
         whole = self.network.whole_input(embedded, slice(None), None)
-        weight_BN = _scattered(embedded, support, self.head.known_weight(support.y_BR))
+        weight_BN = _scattered(embedded, support, self.known_weights(support.y_BR))
         return whole, weight_BN, torch.ones_like(weight_BN), _corrected(embedded.offsets(whole), embedded.batch)
 
     def outputs(self, adapted: Adapted, block: QueryBlock) -> Tensor:

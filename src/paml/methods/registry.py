@@ -20,6 +20,7 @@ import torch
 from pydantic import Field
 
 from paml.data.dataset import Dataset
+from paml.engine.choice import LevelWeights
 from paml.engine.heads import Head, HeadSettings, head_for
 from paml.engine.solvers import ClosedForm, GradientSteps, Solver, SolverSettings
 from paml.errors import SettingsError, nearest
@@ -156,7 +157,8 @@ def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng:
     if settings.start_at_mean:
         with torch.no_grad():
             network.decision.shared[-1][-1].copy_(head.initial_bias(shape.training_mean))
-    return Learner(network, found.rate(network, settings, rng), solver, head, settings.taste_dropout)
+    weights = LevelWeights(shape.schema.target.levels) if head.over_items else None
+    return Learner(network, found.rate(network, settings, rng), solver, head, weights, settings.taste_dropout)
 
 
 def _check_choice(settings: LearnerSettings) -> None:

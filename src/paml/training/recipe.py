@@ -22,6 +22,8 @@ from paml.settings import Settings, added, build, read_toml
 from paml.training.sizing import EMBEDDED, RULES, DataSize, is_ruled
 
 TABLES = ("method", "target", "source")
+CHOICE = "choice"
+"""The head of a choice among all items, and the kind of target for its table in a recipe."""
 
 
 class OuterSettings(Settings):
@@ -78,6 +80,7 @@ def load_recipe(
 ) -> Recipe:
     """A recipe, by name or as a .toml file, for a method and a data set, with some settings replaced."""
     values = _read(recipe)
+    source = "" if target == CHOICE else source
     tables = {kind: values.pop(kind, {}) for kind in TABLES}
     for kind, name in zip(TABLES, (method, target, source), strict=True):
         values |= tables[kind].get(name, {})
@@ -86,8 +89,9 @@ def load_recipe(
 
 
 def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe of a method for a prepared data set."""
-    return load_recipe(recipe, method, overrides, data.manifest.source.name, data.schema.target.kind, DataSize.of(data))
+    """The recipe of a method for a prepared data set; with `head=choice`, for a choice among all items."""
+    target = CHOICE if overrides.get("head") == CHOICE else data.schema.target.kind
+    return load_recipe(recipe, method, overrides, data.manifest.source.name, target, DataSize.of(data))
 
 
 def _sized(values: Mapping[str, Any], size: DataSize) -> Recipe:
@@ -122,7 +126,7 @@ def _read(recipe: str | Path) -> dict[str, Any]:
     parts = [common]
     for kind in TABLES:
         for name, table in _tables(values, kind, kind, path).items():
-            within = _tables(table, "method", f"{kind}.{name}.method", path) if kind == "source" else {}
+            within = _tables(table, "method", f"{kind}.{name}.method", path) if kind != "method" else {}
             own = {setting: value for setting, value in table.items() if not within or setting != "method"}
             parts += [{**common, **own}, *({**common, **own, **one} for one in within.values())]
     for part in parts:
