@@ -128,9 +128,11 @@ def _first(score_BI: Tensor, owner_Q: np.ndarray, item_Q: np.ndarray) -> np.ndar
     """Rank of each user's best relevant item; items with the same score count half."""
     owner, item = torch.from_numpy(owner_Q), torch.from_numpy(item_Q)
     best_B = score_BI.new_full((len(score_BI),), -math.inf).scatter_reduce(0, owner, score_BI[owner, item], "amax")
-    above_B = (score_BI > best_B.unsqueeze(1)).sum(dim=1)
-    alike_B = (score_BI == best_B.unsqueeze(1)).sum(dim=1) - 1
-    first_B: np.ndarray = torch.where(torch.isfinite(best_B), above_B + 1 + alike_B // 2, 0).numpy()
+    # NumPy counts ten times as fast as torch sums
+    found_BI, best_B1 = score_BI.numpy(), best_B.unsqueeze(1).numpy()
+    above_B = np.count_nonzero(found_BI > best_B1, axis=1)
+    alike_B = np.count_nonzero(found_BI == best_B1, axis=1) - 1
+    first_B: np.ndarray = np.where(np.isfinite(best_B1[:, 0]), above_B + 1 + alike_B // 2, 0)
     return first_B
 
 
