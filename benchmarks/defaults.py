@@ -9,7 +9,7 @@ baselines' settings. An unfinished OUT is continued.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -123,13 +123,15 @@ def print_lines(name: str, folder: Path) -> None:
 
 def error(rows: pl.DataFrame, entry: str) -> float:
     """The mean over seeds of the mean over users."""
-    by_seed: Sequence[float] = rows.filter(pl.col("method") == entry).group_by("seed").agg(pl.col("mse").mean())["mse"]
-    return float(np.mean(by_seed))
+    by_seed = rows.filter(pl.col("method") == entry).group_by("seed").agg(pl.col("mse").mean())
+    return float(by_seed["mse"].to_numpy().mean())
 
 
 def verdict(found: Paired, reference: float) -> str:
     """The difference in per cent, its interval, and whether it is more than chance."""
-    low, high = (100 * end / reference for end in found.interval)
+    assert found.difference is not None
+    assert found.interval is not None
+    low, high = (100 * end / reference for end in (found.interval.low, found.interval.high))
     p = found.t_p
     words = "" if p is None or p < SIGNIFICANT else ", not significant"
     return f"{100 * found.difference / reference:+.1f} % ({low:+.1f} to {high:+.1f}{words})"

@@ -14,7 +14,6 @@ logistic       logistic regression
 
 Those that rank the whole catalogue are tuned by the lists that validation users get:
 
-histories      what users rated or clicked, as weights of items
 popularity     what is popular, among all users and by profile
 item_item      sums over the user's history: a linear autoencoder
 lenskit_ranking  LensKit's item neighbours, EASE, SLIM and implicit factorisation

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from paml.baselines.histories import Histories
+from paml.episodes.histories import Histories
 from paml.baselines.popularity import ProfilePopularity, tuned_profile
 from paml.baselines.rows import Fitted, Setting, tune_ranker
 from paml.data.dataset import Dataset

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from paml.baselines.histories import Histories
+from paml.episodes.histories import Histories
 from paml.baselines.item_item import ItemWeights, covered_items
 from paml.baselines.lenskit import _start_lenskit
 from paml.baselines.popularity import Popularity

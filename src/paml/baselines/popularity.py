@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from paml.baselines.histories import Histories
+from paml.episodes.histories import Histories
 from paml.baselines.rows import Fitted, Setting, tune_ranker
 from paml.data.dataset import Dataset
 from paml.data.schema import Field, Kind

@@ -3,6 +3,7 @@
 Legend: B users, I items, U users of a split, N rows, Q query rows.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.episodes.batches import Loader
+from paml.episodes.batches import Loader, SupportBatch
 from paml.episodes.tasks import Block, Known, Tasks
 from paml.evaluation import metrics
 from paml.evaluation.item_facts import ItemFacts
@@ -78,28 +79,44 @@ def choice_loss(ensemble: Ensemble, loader: Loader, tasks: Tasks) -> float | Non
     return total / len(tasks) if len(tasks) else None
 
 
-@torch.no_grad()
-def rank_with(ensemble: Ensemble, loader: Loader) -> Rank:
-    """Ranks all items by an ensemble's predictions in an unknown context; items are embedded once."""
-    items, context = loader.all_items(), loader.unknown_context()
-    tables = [member.embed_all(*items) for member in ensemble.members]
-
-    def score(known: Known) -> Tensor:
-        batch, total_BI = loader.load_known(known, items), torch.zeros(1)
-        for member, table in zip(ensemble.members, tables, strict=True):
-            adapted = member.adapt(member.embed(batch, table))
-            width = max(table[1].width, known.support.row_BL.shape[1], 1)
-            step = max(CELLS_AT_ONCE // (len(known.user_B) * width), table[1].smallest_chunk, 1)
-            chunks = [slice(start, start + step) for start in range(0, len(items[1]), step)]
-            outputs = (member.outputs_of_all(adapted, chunk, context) for chunk in chunks)
-            total_BI = total_BI + torch.cat([member.head.predict(out_BRK).cpu() for out_BRK in outputs], dim=1)
-        return total_BI / len(tables)
+class CatalogueScorer:
+    """An ensemble's predictions for all items, in an unknown context; items are embedded once."""
 
     @torch.no_grad()
-    def rank(known: Known) -> Tensor:
-        return torch.cat([score(part) for part in _parts(known)])
+    def __init__(self, ensemble: Ensemble, loader: Loader) -> None:
+        self.loader, self._members = loader, ensemble.members
+        items, self._context = loader.all_items(), loader.unknown_context()
+        self._items = len(items[1])
+        self._tables = [member.embed_all(*items) for member in self._members]
 
-    return rank
+    @torch.no_grad()
+    def __call__(self, batch: SupportBatch) -> Tensor:
+        """The mean of the members' predictions for a batch over all items, (B, I)."""
+        total_BI = torch.zeros(1)
+        for member, table in zip(self._members, self._tables, strict=True):
+            adapted = member.adapt(member.embed(batch, table))
+            width = max(table[1].width, batch.support.index_BR.shape[1], 1)
+            step = max(CELLS_AT_ONCE // (batch.users.count * width), table[1].smallest_chunk, 1)
+            chunks = [slice(start, start + step) for start in range(0, self._items, step)]
+            outputs = (member.outputs_of_all(adapted, chunk, self._context) for chunk in chunks)
+            total_BI = total_BI + torch.cat([member.head.predict(out_BRK).cpu() for out_BRK in outputs], dim=1)
+        return total_BI / len(self._tables)
+
+    def rank(self, score: Callable[[SupportBatch], Tensor] | None = None) -> Rank:
+        """Ranks users by these predictions or, given what is known about them, by another `score`."""
+        by = self if score is None else score
+
+        @torch.no_grad()
+        def rank(known: Known) -> Tensor:
+            items = self.loader.all_items()
+            return torch.cat([by(self.loader.load_known(part, items)) for part in _parts(known)])
+
+        return rank
+
+
+def rank_with(ensemble: Ensemble, loader: Loader) -> Rank:
+    """Ranks all items by an ensemble's predictions."""
+    return CatalogueScorer(ensemble, loader).rank()
 
 
 def _parts(known: Known) -> list[Known]:

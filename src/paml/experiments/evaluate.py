@@ -14,7 +14,7 @@ from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
 from paml.evaluation.ranking import Lists, check_liked, rank_users
-from paml.evaluation.scoring import Split, evaluate_ensemble, list_columns, rank_with, summarise
+from paml.evaluation.scoring import Split, evaluate_ensemble, list_columns, summarise, user_rows
 from paml.files import write_table
 from paml.methods.learner import Ensemble
 from paml.training.run import Run

@@ -37,8 +37,9 @@ from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
 from paml.training.ema import WeightAverage
 from paml.training.optim import make_optimizer, set_rate
-from paml.training.recipe import OuterSettings, recipe_for, recipe_label
-from paml.training.run import Run, RunSettings, load_state, read_settings, write_settings
+from paml.training.preference import finish_preference
+from paml.training.recipe import CHOICE, OuterSettings, Recipe, choice_recipe, recipe_for, recipe_label
+from paml.training.run import Run, RunSettings, choice_folder, load_state, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
 CHECKPOINT_BATCHES = 1000  # and after every epoch
@@ -76,11 +77,35 @@ def train(
     """
     data = data if isinstance(data, Dataset) else Dataset.open(data)
     find_method(method)
-    values = recipe_for(data, recipe, method, {**(settings or {}), **more})
-    shape = DataShape.of(data, values.exclude_fields)
+    given = {**(settings or {}), **more}
+    values = recipe_for(data, recipe, method, given)
     default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / default_name
-    wanted = RunSettings(
+    parts = {folder: _settings(data, method, recipe, values, seed)}
+    if values.choice_part and values.head != CHOICE:
+        chooser = values.choice_method or method
+        find_method(chooser)
+        choice = choice_recipe(data, recipe, chooser, given)
+        parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
+    for path, wanted in parts.items():
+        try:
+            trainer = _Trainer(data, wanted, path, choose_device(device), tensorboard)
+        except (RuntimeError, MemoryError) as error:
+            what = f"the network cannot be built ({str(error).splitlines()[0]})"
+            raise SettingsError(what, remedy="choose smaller sizes") from None
+        _open_folder(path, wanted, resume=resume or path != folder)
+        if not (path / "weights.safetensors").exists():
+            keep_freed_memory()
+            trainer.run(progress, on_epoch if path == folder else None)
+    if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
+        finish_preference(data, folder, progress)
+    return Run.load(folder)
+
+
+def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, seed: int) -> RunSettings:
+    """What a part of a run is, before it is trained."""
+    shape = DataShape.of(data, values.exclude_fields)
+    return RunSettings(
         created_by=f"paml {version('paml')}",
         method=method,
         recipe_name=str(recipe),
@@ -95,16 +120,6 @@ def train(
         known_items=shape.known_items,
         training_mean=shape.training_mean,
     )
-    try:
-        trainer = _Trainer(data, wanted, folder, choose_device(device), tensorboard)
-    except (RuntimeError, MemoryError) as error:
-        what = f"the network cannot be built ({str(error).splitlines()[0]})"
-        raise SettingsError(what, remedy="choose smaller sizes") from None
-    _open_folder(folder, wanted, resume=resume)
-    if not (folder / "weights.safetensors").exists():
-        keep_freed_memory()
-        trainer.run(progress, on_epoch)
-    return Run.load(folder)
 
 
 def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:

@@ -1,8 +1,9 @@
 """Recipes: all settings of a training run, typed; named ones are TOML files in `recipes/`, others your own files.
 
 A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
-by method, by kind of target (rating, click) and by data set; in this order later tables override earlier ones, and
-`[source.NAME.method.NAME]` overrides all. A setting that is "auto" gets its value from the data's size (`sizing.py`).
+by method, by kind of target (rating, click, choice) and by data set; in this order later tables override earlier ones,
+and `[source.NAME.method.NAME]` or `[target.choice.method.NAME]` override all. A data set's table is about its ratings or
+clicks, not about choice. A setting that is "auto" gets its value from the data's size (`sizing.py`).
 """
 
 import hashlib
@@ -24,6 +25,8 @@ from paml.training.sizing import EMBEDDED, RULES, DataSize, is_ruled
 TABLES = ("method", "target", "source")
 CHOICE = "choice"
 """The head of a choice among all items, and the kind of target for its table in a recipe."""
+SHARED = ("epochs", "ensemble_size", "batch_size", "exclude_fields", "liked", "unliked_weight", "sampled_items")
+"""Settings that, if replaced, are replaced in both parts of a run."""
 
 
 class OuterSettings(Settings):
@@ -57,7 +60,16 @@ class OuterSettings(Settings):
     )
 
 
-class Recipe(OuterSettings, LearnerSettings):
+class PartSettings(Settings):
+    """What else a run consists of."""
+
+    choice_part: bool = Field(
+        False, description="also learn which items users choose, and order lists by that and the predicted rating"
+    )
+    choice_method: str = Field("", description="the method of that part; the same if empty")
+
+
+class Recipe(PartSettings, OuterSettings, LearnerSettings):
     """All settings of a training run; the defaults are the paper's table of hyper-parameters.
 
     Each component has its own settings, defined beside what they build; a recipe is all of them, flat.
@@ -79,13 +91,30 @@ def load_recipe(
     size: DataSize = EMBEDDED,
 ) -> Recipe:
     """A recipe, by name or as a .toml file, for a method and a data set, with some settings replaced."""
-    values = _read(recipe)
+    values, overrides = _read(recipe), _of_part(overrides, target)
     source = "" if target == CHOICE else source
     tables = {kind: values.pop(kind, {}) for kind in TABLES}
     for kind, name in zip(TABLES, (method, target, source), strict=True):
         values |= tables[kind].get(name, {})
     values |= values.pop("method", {}).get(method, {})
     return _sized({**values, **overrides}, size)
+
+
+def _of_part(overrides: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """The replaced settings of one part: `choice.NAME` is for the choice part, and others for both only if SHARED."""
+    prefix = f"{CHOICE}."
+    common = {name: value for name, value in overrides.items() if not name.startswith(prefix)}
+    if target != CHOICE:
+        return common
+    if common.get("head") != CHOICE:  # the choice part of a run, not a run of its own
+        common = {name: value for name, value in common.items() if name in SHARED}
+    own = {name.removeprefix(prefix): value for name, value in overrides.items() if name.startswith(prefix)}
+    return {**common, **own}
+
+
+def choice_recipe(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe of the choice part of a run."""
+    return load_recipe(recipe, method, overrides, data.manifest.source.name, CHOICE, DataSize.of(data))
 
 
 def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:

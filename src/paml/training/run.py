@@ -5,6 +5,8 @@ RUN/weights.safetensors  parameters, and AT-PAML's memory
 RUN/vocab.json           the data set's vocabulary
 RUN/catalogue.parquet    all items, and how often training users rated them
 RUN/reference_users.parquet   groups, rates and embeddings of training users, without ids, for rate profiles
+RUN/choice/              the choice part, if there is one: settings, weights and metrics of its own
+RUN/preference.safetensors    with a choice part: what else lists are ordered by, and the weights of all of it
 RUN/metrics.jsonl        one line per epoch
 RUN/rows.parquet         the last evaluation, one row per user
 RUN/resume/              the state of an unfinished training
@@ -24,18 +26,21 @@ from pydantic import Field, ValidationError
 from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Schema
 from paml.errors import FormatError
-from paml.evaluation.scoring import Split, evaluate_ensemble, summarise
-from paml.files import as_model, read_json, write_table, write_text
+from paml.episodes.batches import Loader
+from paml.evaluation.ranking import Rank
+from paml.evaluation.scoring import CatalogueScorer, Split, evaluate_ensemble
+from paml.files import as_model, read_json, write_text
 from paml.methods.learner import Ensemble
 from paml.methods.registry import build_ensemble
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.predictor import Predictor, User
+from paml.recommend.preference import STATE, Blend, By, Outputs, Preference, check_order, preference_file
 from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import Rating, Values
 from paml.settings import Settings
 from paml.training import checkpoint
-from paml.training.recipe import Recipe
+from paml.training.recipe import CHOICE, Recipe
 
 FORMAT = 4
 PARTS = ("weights.safetensors", "vocab.json", "catalogue.parquet", "reference_users.parquet")
@@ -85,28 +90,61 @@ class Run:
     path: Path
     settings: RunSettings
     ensemble: Ensemble
+    choice: Ensemble | None = None
+    """The choice part, beside one that predicts ratings."""
+    preference: Preference | None = None
+    """What lists are ordered by, if the run knows about choice; without it, predictions."""
 
     @classmethod
-    def load(cls, path: str | Path) -> "Run":
-        """Open a run folder; an unfinished, incomplete, foreign or damaged one is a FormatError."""
+    def load(cls, path: str | Path, *, complete: bool = True) -> "Run":
+        """Open a run folder; an unfinished, incomplete, foreign or damaged one is a FormatError.
+
+        With `complete=False`, the preference may be missing: its parts are needed to make it.
+        """
         path = Path(path)
-        settings = read_settings(path)
-        weights = path / PARTS[0]
-        if not weights.exists():
-            raise FormatError("training has not finished", where=path, remedy="resume the training")
-        for name in PARTS:
-            if not (path / name).exists():
-                raise FormatError(f"is incomplete: '{name}' is missing", where=path, remedy="train again")
-        tensors, values = checkpoint.load(weights)
-        if values.get("identity") != settings.identity():
-            raise FormatError(
-                "weights and settings do not belong together: one was replaced or edited",
-                where=path,
-                remedy="train again",
-            )
-        ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, torch.Generator())
-        load_state(ensemble, tensors, weights)
-        return cls(path, settings, ensemble)
+        settings, ensemble = _load_part(path, PARTS)
+        choice = preference = None
+        if settings.recipe.choice_part and settings.recipe.head != CHOICE:
+            _, choice = _load_part(choice_folder(path), PARTS[:1])
+        if complete and (choice is not None or settings.recipe.head == CHOICE):
+            preference = _load_preference(path, settings)
+        return cls(path, settings, ensemble, choice, preference)
+
+    @property
+    def rater(self) -> Ensemble | None:
+        """The part that predicts ratings or clicks; None if the run only knows about choice."""
+        return None if self.settings.recipe.head == CHOICE else self.ensemble
+
+    @property
+    def chooser(self) -> Ensemble | None:
+        """The part that knows which items users choose, if there is one."""
+        return self.ensemble if self.settings.recipe.head == CHOICE else self.choice
+
+    def outputs(self, loader: Loader) -> Outputs:
+        """Outputs of the choice part and predictions of the other, for batches over all items."""
+        chooser, rater = self.chooser, self.rater
+        assert chooser is not None, "a run with a choice part"
+        choose, rate = CatalogueScorer(chooser, loader), None if rater is None else CatalogueScorer(rater, loader)
+        return lambda batch: (choose(batch), None if rate is None else rate(batch))
+
+    def rank(self, data: Dataset, by: By | None = None) -> Rank:
+        """Ranks all items for users of a data set, as `User.recommend` does.
+
+        `by` is what lists are ordered by: `rating`, `choice` or, if the run knows about choice and nothing else is
+        asked for, `preference`.
+        """
+        loader = Loader(data, self.ensemble.inputs, next(self.ensemble.parameters()).device)
+        by = check_order(by, rates=self.rater is not None, chooses=self.chooser is not None)
+        if by == "rating":
+            return CatalogueScorer(self.ensemble, loader).rank()
+        chooser, preference = self.chooser, self.preference
+        assert chooser is not None  # as `by` was checked
+        scorer = CatalogueScorer(chooser, loader)
+        if by == "choice":
+            return scorer.rank()
+        assert preference is not None
+        outputs = self.outputs(loader)
+        return scorer.rank(lambda batch: preference.score(batch, *outputs(batch)))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -134,6 +172,8 @@ class Run:
             catalogue,
             reference_users,
             major_above=settings.major_above,
+            choice=self.choice,
+            preference=self.preference,
         )
 
     def adapt(
@@ -165,28 +205,38 @@ class Run:
         return evaluate_ensemble(self.ensemble, self.data() if data is None else self.data(data.path), split)
 
 
-def evaluate(run: str | Path | Run, data: Dataset | str | Path | None = None, split: Split = "test") -> dict[str, Any]:
-    """Adapt to every user of a split, score their query rows, and return means over users (see `paml.summarise`).
+def choice_folder(path: Path) -> Path:
+    """Where a run keeps its choice part."""
+    return path / "choice"
 
-    `run` is a run or its folder, which gets `rows.parquet` with one row per user. `data` is the data set that it was
-    trained on, needed only if that was moved; `split` is `test`, `validation` or `train`.
 
-    >>> paml.evaluate(run)["mse"]["all"]
-    """
-    run = run if isinstance(run, Run) else Run.load(run)
-    opened = run.data(data.path if isinstance(data, Dataset) else data)
-    rows = run.evaluate(opened, split)
-    write_table(run.path / "rows.parquet", rows)
-    settings = run.settings
-    return {
-        "run": str(run.path),
-        "method": settings.method,
-        "recipe": settings.recipe_name,
-        "seed": settings.seed,
-        "split": split,
-        "fingerprint": settings.fingerprint,
-        **summarise(rows),
-    }
+def _load_part(path: Path, needed: Sequence[str]) -> tuple[RunSettings, Ensemble]:
+    """Settings and weights of a part of a run."""
+    settings = read_settings(path)
+    weights = path / needed[0]
+    if not weights.exists():
+        raise FormatError("training has not finished", where=path, remedy="resume the training")
+    for name in needed:
+        if not (path / name).exists():
+            raise FormatError(f"is incomplete: '{name}' is missing", where=path, remedy="train again")
+    tensors, values = checkpoint.load(weights)
+    if values.get("identity") != settings.identity():
+        what = "weights and settings do not belong together: one was replaced or edited"
+        raise FormatError(what, where=path, remedy="train again")
+    ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, torch.Generator())
+    load_state(ensemble, tensors, weights)
+    return settings, ensemble
+
+
+def _load_preference(path: Path, settings: RunSettings) -> Preference:
+    file = preference_file(path)
+    if not file.exists():
+        raise FormatError("training has not finished", where=path, remedy="resume the training")
+    tensors, values = checkpoint.load(file)
+    if values.get("identity") != settings.identity() or set(tensors) != set(STATE):
+        raise FormatError("does not belong to the run's settings", where=file, remedy="train again")
+    blend = as_model(Blend, values["blend"], file, "train again")
+    return Preference(settings.data_schema, settings.vocabulary, tensors, blend)
 
 
 def read_settings(path: Path) -> RunSettings:

@@ -1,4 +1,4 @@
-"""What users are known to have rated or clicked, as weights of items: the input of every ranking baseline.
+"""What users are known to have rated or clicked, as weights of items: the input of whatever ranks by them.
 
 A weight says how much a row counts as a sign of interest. For ratings it depends on the level, by one of a few named
 WEIGHTS; they are given for five levels and interpolated over other scales. Of clicks, only clicked rows count.

@@ -1,0 +1,189 @@
+"""The parts of a preference that are counted or solved, fitted on training users; their weights, on validation users.
+
+What goes with what is EDLAE (engine/autoencoder.py) for the items with the most training rows, in catalogues where that
+is affordable; popularity by profile is counted. The numbers of the blend are found one after the other, each the best of
+a few by `evaluation.ranking.quality`: nDCG@10 of validation users, a mean over 0 to all known ratings.
+
+Legend: U users, B users of a block, I items, K covered items, V values of profile fields.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from paml.data.dataset import Dataset
+from paml.data.schema import Kind, Schema
+from paml.engine.autoencoder import co_occurrences, item_item, sparse_matrix
+from paml.episodes import ragged
+from paml.episodes.batches import Loader
+from paml.episodes.histories import WEIGHTS, Histories
+from paml.episodes.tasks import Known, Tasks
+from paml.evaluation.ranking import JUDGED_SHOTS, discounted_gain, rank_users
+from paml.progress import Progress
+from paml.recommend.preference import Blend, Outputs, Parts, Preference, preference_file, profile_fields
+from paml.training import checkpoint
+from paml.training.run import Run
+
+MAX_ITEMS = 6000  # items with the most training rows that weights between items cover
+MAX_SHARE_UNCOVERED = 0.5  # where these are fewer than half of the items people rated, there are no such weights
+FEW_DROPOUT, MANY_DROPOUT, RIDGE = 0.9, 0.33, 400.0
+STRENGTH = 100.0  # users that popularity among a profile value's users is shrunk by
+MAX_LIFTS = 1 << 24  # numbers in the table of popularity by profile value; with more, it is popularity alone
+MAX_CELLS = 1 << 23  # scores of validation users that are held at once, for each part and number of known ratings
+
+CHOICES: dict[str, tuple[float, ...]] = {
+    "few": (0.0, 4.0, 8.0, 16.0, 32.0),
+    "many": (0.0, 4.0, 8.0, 12.0, 16.0, 24.0),
+    "profile": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "rating": (0.0, 0.3, 0.6, 1.0, 1.5),
+}
+"""What is tried for each number of the blend, in this order, twice."""
+START = Blend(profile=0.75, few=8.0, many=8.0, rating=0.3)
+"""Where the search begins, and what is used without validation users."""
+
+HALVED = ("few_KK", "many_KK")
+"""Stored with half the digits: they are by far the largest."""
+
+
+def finish_preference(data: Dataset, folder: Path, progress: Progress) -> None:
+    """Fit and store the preference of a run whose parts are trained, unless that is done."""
+    file = preference_file(folder)
+    if file.exists():
+        return
+    run = Run.load(folder, complete=False)
+    with progress.step("weighing what lists are ordered by", 1) as step:
+        preference = fit_preference(data, run)
+        step.advance(1)
+    tensors = {name: tensor.half() if name in HALVED else tensor for name, tensor in preference.state_dict().items()}
+    checkpoint.save(file, tensors, {"identity": run.settings.identity(), "blend": preference.blend.model_dump()})
+
+
+def fit_preference(data: Dataset, run: Run) -> Preference:
+    """Counts and weights of training users, and the blend that is best for validation users."""
+    histories, schema = Histories.of_training(data), run.settings.data_schema
+    tensors = {**_links(histories), **_popularity(data, schema, histories)}
+    preference = Preference(schema, data.manifest.vocabulary, tensors, START)
+    loader = Loader(data, run.ensemble.inputs, next(run.ensemble.parameters()).device)
+    preference.blend = _best_blend(data, preference, loader, run.outputs(loader))
+    return preference
+
+
+def _links(histories: Histories) -> dict[str, Tensor]:
+    """Weights between the items with the most rows; none if these are too small a part of what people rate."""
+    count_I = np.bincount(histories.item_N, minlength=histories.items)
+    item_K = np.sort(np.argsort(-count_I, kind="stable")[:MAX_ITEMS])
+    target = histories.target
+    if count_I[item_K].sum() < (1 - MAX_SHARE_UNCOVERED) * count_I.sum():
+        item_K = item_K[:0]
+    x_UK, y_UK = (_matrix(histories, name, item_K) for name in ("graded", "preferred"))
+    gram_KK, cross_KK = co_occurrences(x_UK, x_UK), co_occurrences(x_UK, y_UK)
+    few_KK, many_KK = (item_item(gram_KK, cross_KK, share, RIDGE).half() for share in (FEW_DROPOUT, MANY_DROPOUT))
+    levels = np.linspace(target.low, target.high, len(WEIGHTS["graded"]))
+    weight = WEIGHTS["graded"] if target.kind == "rating" else tuple(float(level >= 1) for level in levels)
+    return {
+        "item_K": torch.from_numpy(item_K),
+        "few_KK": few_KK,
+        "many_KK": many_KK,
+        "level_L": torch.from_numpy(levels.astype(np.float32)),
+        "weight_L": torch.tensor(weight, dtype=torch.float32),
+    }
+
+
+def _matrix(histories: Histories, weights: str, item_K: np.ndarray) -> Tensor:
+    place = sp.coo_array(histories.matrix(weights)[:, item_K])
+    row_N, column_N = (torch.from_numpy(index.astype(np.int64)) for index in place.coords)
+    return sparse_matrix(row_N, column_N, torch.from_numpy(place.data), place.shape)
+
+
+def _popularity(data: Dataset, schema: Schema, histories: Histories) -> dict[str, Tensor]:
+    """log p_i and, by value v, log(1 + n_vi / (s p_i)) and log(1 + n_v / s); their difference is log(p_vi / p_i)."""
+    share_I = (histories.liked_I + 0.5) / (histories.users + 1)
+    values = [_values(data, schema, name, kind) for name, kind in profile_fields(schema)]
+    size = sum(value_UV.shape[1] for value_UV in values)
+    log_share_I = torch.from_numpy(np.log(share_I).astype(np.float32))
+    if not values or size * histories.items > MAX_LIFTS:
+        none = {"lift_VI": torch.zeros(0, histories.items), "loss_V": torch.zeros(0)}
+        return {"log_share_I": log_share_I, **none}
+    value_UV = sp.csr_array(sp.hstack(values))
+    lift_VI = np.log1p((value_UV.T @ histories.matrix("liked")).toarray() / (STRENGTH * share_I))
+    loss_V = np.log1p(np.asarray(value_UV.sum(axis=0)) / STRENGTH)
+    first = np.cumsum([0, *(value_UV.shape[1] for value_UV in values[:-1])])
+    lift_VI[first], loss_V[first] = 0.0, 0.0  # an unknown value says nothing
+    return {
+        "log_share_I": log_share_I,
+        "lift_VI": torch.from_numpy(lift_VI.astype(np.float32)),
+        "loss_V": torch.from_numpy(loss_V.astype(np.float32)),
+    }
+
+
+def _values(data: Dataset, schema: Schema, name: str, kind: Kind) -> sp.csr_array:
+    """(U, V): 1 for the value that a training user has, 1 / length in lists."""
+    field = next(one for one in schema.features("user") if one.name == name)
+    column, (first, end) = data.column("user", field), data.manifest.splits["train"]
+    if column.offsets is None:
+        count_U, code_E = np.ones(end - first, dtype=np.int64), column.values[first:end]
+    else:
+        offset_U = np.asarray(column.offsets[first : end + 1], dtype=np.int64)
+        count_U, code_E = np.diff(offset_U), column.values[offset_U[0] : offset_U[-1]]
+    share_E = np.repeat(1 / np.maximum(count_U, 1), count_U).astype(np.float32)
+    places = ragged.owners(count_U), code_E.astype(np.int64)
+    return sp.csr_array((share_E, places), shape=(end - first, data.manifest.vocabulary[f"user.{name}"]))
+
+
+def _best_blend(data: Dataset, preference: Preference, loader: Loader, outputs: Outputs) -> Blend:
+    """Each number in turn, the others held; of equals the first."""
+    tasks = Tasks.of(data, "validation")
+    tasks = tasks.part(0, max(1, MAX_CELLS // max(data.manifest.items, 1)))
+    if not len(tasks):
+        return START
+    judge = _Judge(data, tasks, preference, loader, outputs)
+    best, value = START, judge.quality(START)
+    for name in [*CHOICES, *CHOICES]:
+        for choice in CHOICES[name]:
+            tried = best.model_copy(update={name: choice})
+            found = value if tried == best else judge.quality(tried)
+            if found > value:
+                best, value = tried, found
+    return best
+
+
+class _Judge:
+    """Scores validation users with any blend: the parts are computed once for each number of known ratings."""
+
+    def __init__(
+        self, data: Dataset, tasks: Tasks, preference: Preference, loader: Loader, outputs: Outputs
+    ) -> None:
+        self._data, self._tasks = data, tasks
+        self._known: dict[int | None, dict[bytes, tuple[Parts, Tensor]]] = {}
+        for shots in JUDGED_SHOTS:
+            kept = self._known.setdefault(shots, {})
+            rank_users(data, tasks, self._keeping(kept, preference, loader, outputs), shots)
+
+    def _keeping(
+        self, kept: dict[bytes, tuple[Parts, Tensor]], preference: Preference, loader: Loader, outputs: Outputs
+    ) -> Callable[[Known], Tensor]:
+        def rank(known: Known) -> Tensor:
+            batch = loader.load_known(known, loader.all_items())
+            parts = preference.parts(batch, *outputs(batch))
+            kept[known.user_B.tobytes()] = parts, batch.support.mask_BR.sum(dim=1, keepdim=True)
+            return parts.choice_BI
+
+        return rank
+
+    @torch.no_grad()
+    def quality(self, blend: Blend) -> float:
+        """As `evaluation.ranking.quality`."""
+        means = []
+        for shots, kept in self._known.items():
+
+            def rank(known: Known, kept: dict[bytes, tuple[Parts, Tensor]] = kept) -> Tensor:
+                parts, count_B1 = kept[known.user_B.tobytes()]
+                return parts.score(blend, count_B1)
+
+            gain_U = discounted_gain(rank_users(self._data, self._tasks, rank, shots), 10)
+            means += [float(np.nanmean(gain_U))] if np.isfinite(gain_U).any() else []
+        return float(np.mean(means)) if means else 0.0
