@@ -117,6 +117,7 @@ def write_comparison(
         pooled=pooled_facts(target),
     )
     write_plan(folder, plan)
+    (folder / "pooled.parquet").unlink(missing_ok=True)  # of an earlier comparison in the same folder
     if rows:
         pl.concat(rows).write_parquet(folder / "rows.parquet")
         pl.concat([*shots, *items]).drop("support_rows", "user.age").write_parquet(folder / "scenarios.parquet")
