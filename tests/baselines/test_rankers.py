@@ -10,11 +10,11 @@ import torch
 
 import paml
 from paml.baselines import BASELINES, Fitted, baselines_for, item_item, rankers_for
-from paml.episodes.histories import Histories, row_weights
 from paml.baselines.item_item import Autoencoder, ItemWeights, covered_items, fit_edlae
 from paml.baselines.lenskit_ranking import FoldedIn, Neighbours, Summed, _dataset
 from paml.baselines.popularity import Popularity, ProfilePopularity
 from paml.data.schema import Target, liked_level
+from paml.episodes.histories import Histories, row_weights
 from paml.episodes.tasks import Block, Known, Tasks
 from paml.evaluation.ranking import quality, rank_users
 

@@ -20,11 +20,11 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from paml.episodes.histories import Histories
 from paml.baselines.popularity import ProfilePopularity, tuned_profile
 from paml.baselines.rows import Fitted, Setting, tune_ranker
 from paml.data.dataset import Dataset
 from paml.engine.autoencoder import co_occurrences, item_item, sparse_matrix
+from paml.episodes.histories import Histories
 from paml.episodes.tasks import Known
 from paml.evaluation.ranking import Rank
 

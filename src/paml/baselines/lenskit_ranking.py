@@ -21,13 +21,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from paml.episodes.histories import Histories
 from paml.baselines.item_item import ItemWeights, covered_items
 from paml.baselines.lenskit import _start_lenskit
 from paml.baselines.popularity import Popularity
 from paml.baselines.rows import Fitted, Ranker, Setting, tune_ranker
 from paml.data.dataset import Dataset
 from paml.episodes import ragged
+from paml.episodes.histories import Histories
 from paml.evaluation.ranking import Rank
 
 if TYPE_CHECKING:

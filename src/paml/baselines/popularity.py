@@ -14,12 +14,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from paml.episodes.histories import Histories
 from paml.baselines.rows import Fitted, Setting, tune_ranker
 from paml.data.dataset import Dataset
 from paml.data.schema import Field, Kind
 from paml.data.vocabulary import EncodedColumn
 from paml.episodes import ragged
+from paml.episodes.histories import Histories
 from paml.episodes.tasks import Known
 from paml.evaluation.ranking import Rank
 

@@ -23,7 +23,7 @@ from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.scenarios import Scores, score
-from paml.evaluation.scoring import predict_rows, rank_with
+from paml.evaluation.scoring import predict_rows
 from paml.files import new_folder
 from paml.progress import Progress
 from paml.training.allocator import return_freed_memory
@@ -97,9 +97,7 @@ def _run_method(
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device
-    loader, blinded = (
-        Loader(BlindedDataset(data, erased), run.ensemble.inputs, device) for erased in ("query", "items")
-    )
+    loader = Loader(BlindedDataset(data, "query"), run.ensemble.inputs, device)
 
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)
@@ -107,8 +105,10 @@ def _run_method(
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
     if seed == plan.seeds[0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
-    rank = rank_with(run.ensemble, blinded)
-    return score(data, entry.name, predict, few=True, rank=rank, liked=plan.liked), frames
+    blinded = BlindedDataset(data, "items")
+    predicts = None if run.rater is None else predict
+    scores = score(data, entry.name, predicts, few=True, rank=run.rank(blinded), liked=plan.liked)
+    return scores, frames
 
 
 def _history(run: Path) -> pl.DataFrame:

@@ -8,15 +8,13 @@ import polars as pl
 
 from paml.data.dataset import Dataset
 from paml.data.schema import liked_level
-from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
 from paml.evaluation.ranking import Lists, check_liked, rank_users
-from paml.evaluation.scoring import Split, evaluate_ensemble, list_columns, summarise, user_rows
+from paml.evaluation.scoring import Split, list_columns, summarise
 from paml.files import write_table
-from paml.methods.learner import Ensemble
 from paml.training.run import Run
 
 
@@ -39,7 +37,7 @@ def evaluate(
     opened = run.data(data.path if isinstance(data, Dataset) else data)
     check_liked(opened.schema.target, liked)
     items = ItemFacts.of(opened)
-    rows, lists = scored_rows(run.ensemble, opened, split, items, liked)
+    rows, lists = scored_rows(run, opened, split, items, liked)
     write_table(run.path / "rows.parquet", rows)
     settings = run.settings
     return {
@@ -56,12 +54,11 @@ def evaluate(
 
 
 def scored_rows(
-    ensemble: Ensemble, data: Dataset, split: Split, items: ItemFacts, liked: float | None = None
+    run: Run, data: Dataset, split: Split, items: ItemFacts, liked: float | None = None
 ) -> tuple[pl.DataFrame, Lists]:
     """One row per user with all metrics, and the users' lists; the ranker does not see the items of query rows."""
-    rows = evaluate_ensemble(ensemble, data, split)
-    loader = Loader(BlindedDataset(data, "items"), ensemble.inputs, next(ensemble.parameters()).device)
-    lists = rank_users(data, Tasks.of(data, split), rank_with(ensemble, loader), None, liked)
+    rows = run.evaluate(data, split)
+    lists = rank_users(data, Tasks.of(data, split), run.rank(BlindedDataset(data, "items")), None, liked)
     return rows.with_columns(list_columns(data.schema.target.kind, lists, items)), lists
 
 

@@ -24,6 +24,7 @@ from paml.methods.learner import Adapted, Ensemble
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.elicitation import Question, best_question
 from paml.recommend.explain import Reason, effects
+from paml.recommend.preference import Preference
 from paml.recommend.rate_profile import RateProfile, ReferenceUsers
 from paml.recommend.requests import Encoding, Group, NewUser, ProfileField, Rating, Values
 from paml.recommend.stacked import MAX_USERS, Member, Stack
@@ -59,6 +60,8 @@ class Predictor:
         reference_users: ReferenceUsers,
         *,
         major_above: int = 2,
+        choice: Ensemble | None = None,
+        preference: Preference | None = None,
     ) -> None:
         self.catalogue, self.reference_users = catalogue, reference_users
         self.target: Target = schema.target

@@ -1,6 +1,6 @@
 """What a list is ordered by: how likely a user chooses an item, what goes with what, and what the user would say of it.
 
-    score_j  =  (1 - s) log p_j  +  s log q_j  +  f h / (n + h) sum_i x_i F_ij  +  m n / (n + h) sum_i x_i M_ij  +  c r_j
+    score_j  =  (1 - s) log p_j + s log q_j + f h / (n + h) sum_i x_i F_ij + m n / (n + h) sum_i x_i M_ij + c r_j
 
 for a user with n known rows: p_j is the chance of a choice (the choice part of a run), q_j the share of training users
 with such a profile who liked the item, s = s_0 / (1 + n); F and M are weights between items (a linear autoencoder,

@@ -1,8 +1,8 @@
 """The parts of a preference that are counted or solved, fitted on training users; their weights, on validation users.
 
-What goes with what is EDLAE (engine/autoencoder.py) for the items with the most training rows, in catalogues where that
-is affordable; popularity by profile is counted. The numbers of the blend are found one after the other, each the best of
-a few by `evaluation.ranking.quality`: nDCG@10 of validation users, a mean over 0 to all known ratings.
+What goes with what is EDLAE (engine/autoencoder.py) for the items with the most training rows, in catalogues where
+that is affordable; popularity by profile is counted. The numbers of the blend are found one after the other, each the
+best of a few by `evaluation.ranking.quality`: nDCG@10 of validation users, a mean over 0 to all known ratings.
 
 Legend: U users, B users of a block, I items, K covered items, V values of profile fields.
 """
@@ -154,9 +154,7 @@ def _best_blend(data: Dataset, preference: Preference, loader: Loader, outputs: 
 class _Judge:
     """Scores validation users with any blend: the parts are computed once for each number of known ratings."""
 
-    def __init__(
-        self, data: Dataset, tasks: Tasks, preference: Preference, loader: Loader, outputs: Outputs
-    ) -> None:
+    def __init__(self, data: Dataset, tasks: Tasks, preference: Preference, loader: Loader, outputs: Outputs) -> None:
         self._data, self._tasks = data, tasks
         self._known: dict[int | None, dict[bytes, tuple[Parts, Tensor]]] = {}
         for shots in JUDGED_SHOTS:

@@ -2,8 +2,8 @@
 
 A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
 by method, by kind of target (rating, click, choice) and by data set; in this order later tables override earlier ones,
-and `[source.NAME.method.NAME]` or `[target.choice.method.NAME]` override all. A data set's table is about its ratings or
-clicks, not about choice. A setting that is "auto" gets its value from the data's size (`sizing.py`).
+and `[source.NAME.method.NAME]` or `[target.choice.method.NAME]` override all. A data set's table is about its ratings
+or clicks, not about choice. A setting that is "auto" gets its value from the data's size (`sizing.py`).
 """
 
 import hashlib
@@ -92,6 +92,8 @@ def load_recipe(
 ) -> Recipe:
     """A recipe, by name or as a .toml file, for a method and a data set, with some settings replaced."""
     values, overrides = _read(recipe), _of_part(overrides, target)
+    if target == CHOICE and CHOICE not in values.get("target", {}) and values.get("head") != CHOICE:
+        values = _read("tuned")  # a recipe for ratings alone, such as one that a search has found
     source = "" if target == CHOICE else source
     tables = {kind: values.pop(kind, {}) for kind in TABLES}
     for kind, name in zip(TABLES, (method, target, source), strict=True):

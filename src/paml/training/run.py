@@ -25,8 +25,8 @@ from pydantic import Field, ValidationError
 
 from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Schema
-from paml.errors import FormatError
 from paml.episodes.batches import Loader
+from paml.errors import FormatError
 from paml.evaluation.ranking import Rank
 from paml.evaluation.scoring import CatalogueScorer, Split, evaluate_ensemble
 from paml.files import as_model, read_json, write_text
@@ -201,8 +201,10 @@ class Run:
         return data
 
     def evaluate(self, data: Dataset | None = None, split: Split = "test") -> pl.DataFrame:
-        """One row per user of a split; `paml.summarise` condenses them."""
-        return evaluate_ensemble(self.ensemble, self.data() if data is None else self.data(data.path), split)
+        """One row per user of a split; `paml.summarise` condenses them. A run that only ranks has no errors."""
+        data = self.data() if data is None else self.data(data.path)
+        rows = evaluate_ensemble(self.ensemble, data, split)
+        return rows if self.rater is not None else rows.select("user", "group", "rate", "support_rows", "query_rows")
 
 
 def choice_folder(path: Path) -> Path:

@@ -8,7 +8,7 @@ from paml.errors import SettingsError, nearest
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import ListMetric, Metric, headline, metrics_for
 from paml.experiments.evaluate import scored_rows
-from paml.methods.learner import Ensemble
+from paml.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Criterion:
         """-1 where higher values are better."""
         return 1 if self.metric.better == "lower" else -1
 
-    def value(self, ensemble: Ensemble, data: Dataset) -> float:
-        """What a trained ensemble reaches on validation users, to be minimised."""
-        rows, _ = scored_rows(ensemble, data, "validation", ItemFacts.of(data))
+    def value(self, run: Run, data: Dataset) -> float:
+        """What a trained run reaches on validation users, to be minimised."""
+        rows, _ = scored_rows(run, data, "validation", ItemFacts.of(data))
         mean = rows[self.metric.name].drop_nans().mean()
         if not isinstance(mean, float) or not math.isfinite(mean):
             raise SettingsError(f"no validation user has a value of '{self.metric.name}'", argument="by")

@@ -296,7 +296,7 @@ class _Search:
                 out=self._folder / "runs" / str(number),
                 progress=progress,
                 on_epoch=_judge(asked, history, recipe.epochs, ends, prune=self._criterion.is_loss),
-                settings=recipe.model_dump(),
+                settings={**recipe.model_dump(), "choice_part": False},  # has settings of its own: head=choice
             )
         except TrainingError as error:
             return ended("diverged", error.what)
@@ -304,7 +304,7 @@ class _Search:
             return ended("pruned")
         if not history:
             raise SettingsError("a trial of 0 epochs cannot be judged", remedy="search and hold epochs of at least 1")
-        judged = None if self._criterion.is_loss else self._criterion.value(run.ensemble, self._data)
+        judged = None if self._criterion.is_loss else self._criterion.value(run, self._data)
         return ended("finished", judged=judged)
 
     def _best(self) -> Trial | None:
