@@ -86,21 +86,28 @@ def _by_group(title: str, values: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
+def _beside(name: str, value: float) -> str:
+    """A predicted rating, or the chance of a choice."""
+    return f"{value:.1%}" if name == "chance" else f"{value:.3f}"
+
+
 def render_recommendations(
-    console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]
+    console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]], by: str
 ) -> None:
     """The items, best first, with what moved their scores; and the user's learning rate and group."""
     table = Table(show_edge=False)
     for name in ("item", "title"):
         table.add_column(name)
-    table.add_column("score", justify="right")
+    table.add_column(by, justify="right")
+    beside = [name for name in ("rating", "chance") if name != by and all(vars(one)[name] is not None for one in found)]
+    for name in beside:
+        table.add_column(name, justify="right")
     if any(reasons):
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
+        numbers = [f"{entry.score:.3f}", *(_beside(name, vars(entry)[name]) for name in beside)]
         lines = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
-        table.add_row(
-            *map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(lines)] if lines else [])
-        )
+        table.add_row(*map(escape, (entry.item, entry.title)), *numbers, *([escape(lines)] if lines else []))
     console.print(table)
     console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 
