@@ -86,7 +86,7 @@ def _by_group(title: str, values: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
-def _beside(name: str, value: float) -> str:
+def _number_beside(name: str, value: float) -> str:
     """A predicted rating, or the chance of a choice."""
     return f"{value:.1%}" if name == "chance" else f"{value:.3f}"
 
@@ -105,7 +105,7 @@ def render_recommendations(
     if any(reasons):
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
-        numbers = [f"{entry.score:.3f}", *(_beside(name, vars(entry)[name]) for name in beside)]
+        numbers = [f"{entry.score:.3f}", *(_number_beside(name, vars(entry)[name]) for name in beside)]
         lines = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
         table.add_row(*map(escape, (entry.item, entry.title)), *numbers, *([escape(lines)] if lines else []))
     console.print(table)

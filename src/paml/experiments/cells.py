@@ -27,8 +27,8 @@ from paml.evaluation.scoring import predict_rows
 from paml.files import new_folder
 from paml.progress import Progress
 from paml.training.allocator import return_freed_memory
-from paml.training.loop import train
 from paml.training.run import Run
+from paml.training.train import train
 
 EMBEDDED_USERS = 2000  # whose embeddings are kept, for figures
 
