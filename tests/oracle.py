@@ -1,10 +1,12 @@
 """The slow, obvious form of every method, written from the paper in plain torch: one user, one row after the other.
 
 It shares nothing with the package but weights, settings and batches: embeddings, rate network, memory, inner loop, row
-losses and predictions are written out here, and gradients are left to autograd.
+losses and predictions are written out here, and gradients are left to autograd. `ChoiceOracle` is for head=choice, where
+a user's rows are all items of the batch.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +44,7 @@ class Oracle:
         target = network.inputs.schema.target
         self.levels = target.levels
         self.head = recipe.head if recipe.head != "auto" else "click" if target.kind == "click" else "value"
-        self.outputs = {"value": 1, "classes": len(self.levels), "click": 2}[self.head]
+        self.outputs = {"value": 1, "choice": 1, "classes": len(self.levels), "click": 2}[self.head]
         decision = network.decision
         self.theta = [torch.cat([rows, shared]) for rows, shared in zip(decision.rows, decision.shared, strict=True)]
         self.users = self._embedded(network.user, batch.users)
@@ -251,3 +253,116 @@ class Oracle:
             rate_B = torch.stack([rate for rate in result.rate if isinstance(rate, Tensor)])
             return (result.query_loss_B + self.recipe.gamma * result.gradient_norm_B * rate_B.abs()).mean()
         return result.query_loss_B.mean()
+
+
+class ChoiceOracle(Oracle):
+    """A choice among the batch's N items: p_j = exp(out_j) / sum_i exp(out_i), the loss of weights k is their mean."""
+
+    def _inputs(self, b: int) -> Tensor:
+        """All items with the user: the first layer's inputs, (N, C)."""
+        own = torch.cat([self.users[b], self.users[b].new_ones(1)])
+        return torch.stack([torch.cat([vector, own]) for vector in self.item_vectors])
+
+    def _offset(self, b: int, *, corrected: bool = True) -> Tensor:
+        """Of all items, (N): bias (1 + n)^c for n known rows, prior, less the log chance of being there at all."""
+        prior, power, chance = self._prior(b), self.learner.network.bias_power, self.batch.log_chance_N
+        rows, one, offsets = len(self._chosen(self.batch.support, b)), self.theta[0].new_ones(1), []
+        for j, (vector, bias) in enumerate(zip(self.item_vectors, self.item_biases, strict=True)):
+            offset = bias[0] if power is None else bias[0] * (1 + rows) ** power
+            offset = offset if prior is None else offset + (torch.cat([vector, one]) @ prior)[0]
+            offsets.append(offset if chance is None or not corrected else offset - chance[j])
+        return torch.stack(offsets)
+
+    def _known(self, b: int) -> dict[int, Tensor]:
+        """k of the user's known rows, by item: learned for every level."""
+        block, weight_L = self.batch.support, self.learner.known_weights.log_weight_L.exp()
+        return self._summed((item, weight_L[self.levels.index(y)]) for item, y in self._pairs(block, b))
+
+    def _wanted(self, b: int, *blocks: RowBlock) -> dict[int, Tensor]:
+        """k of rows to be predicted, by item: 1 if liked."""
+        low, high, less = self.levels[0], self.levels[-1], self.recipe.unliked_weight
+        liked = self.recipe.liked or low + 0.75 * (high - low)
+        pairs = [pair for block in blocks for pair in self._pairs(block, b)]
+        return self._summed((item, self.theta[0].new_tensor(1.0 if y >= liked else less)) for item, y in pairs)
+
+    @staticmethod
+    def _pairs(block: RowBlock, b: int) -> list[tuple[int, float]]:
+        there = block.mask_BR[b] > 0
+        return list(zip(block.index_BR[b][there].tolist(), block.y_BR[b][there].tolist(), strict=True))
+
+    @staticmethod
+    def _summed(weights: Iterable[tuple[int, Tensor]]) -> dict[int, Tensor]:
+        total: dict[int, Tensor] = {}
+        for item, k in weights:
+            total[item] = total[item] + k if item in total else k
+        return total
+
+    def _entropy(self, out_N: Tensor, k: dict[int, Tensor], excluded: Iterable[int] = ()) -> Tensor:
+        """- sum_j k_j log p_j, without candidates that are excluded."""
+        left_out = set(excluded)
+        candidates = [j for j in range(len(out_N)) if j not in left_out]
+        log_sum = torch.stack([out_N[j] for j in candidates]).exp().sum().log()
+        return sum((k[j] * (log_sum - out_N[j]) for j in k if j not in left_out), out_N.new_zeros(()))
+
+    def _out(self, weights: list[Tensor], b: int, *, corrected: bool = True) -> Tensor:
+        return (self._inputs(b) @ weights[0])[:, 0] + self._offset(b, corrected=corrected)
+
+    def _stepped(self, b: int, rate: Tensor | list[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Gradient steps on the entropy of the known rows / (n + c), and the first gradient's norm."""
+        weights, k, norm = self.theta, self._known(b), self.theta[0].new_zeros(())
+        pseudo = self.learner.solver.log_pseudo_count
+        count = sum(k.values(), norm)
+        count = count + pseudo.exp() if pseudo is not None else count if k else 1.0
+        for step in range(self.recipe.inner_steps):
+            loss = self._entropy(self._out(weights, b), k) / count
+            (grad,) = torch.autograd.grad(loss, weights, create_graph=True) if k else (torch.zeros_like(weights[0]),)
+            grad = grad.detach() if self.recipe.first_order else grad
+            norm = (grad**2).sum() if step == 0 else norm
+            weights = [weights[0] - (rate if isinstance(rate, Tensor) else rate[0]) * grad]
+        return weights, norm
+
+    def _solved(self, b: int, variance: Tensor) -> list[Tensor]:
+        """d + (n Cov(z) + 1 / alpha)^-1 times the slope of sum_j k_j log p_j - |d|^2 / (2 alpha), repeated."""
+        z_ND, k, solver = torch.stack(self.item_vectors), self._known(b), self.learner.solver
+        popularity_N, chance = torch.cat(self.item_biases), self.batch.log_chance_N
+        p_N = (popularity_N if chance is None else popularity_N - chance).exp()
+        p_N = p_N / p_N.sum()
+        mean_D = sum(p * z for p, z in zip(p_N, z_ND, strict=True))
+        spread_DD = sum(p * torch.outer(z - mean_D, z - mean_D) for p, z in zip(p_N, z_ND, strict=True))
+        count = sum(k.values(), z_ND.new_zeros(()))
+        alpha = variance.clamp(min=MIN_VARIANCE) * (1 + count) ** solver.count_power
+        hessian_DD = count * spread_DD + torch.eye(len(mean_D)) / alpha
+        d_D, base_N = torch.zeros_like(mean_D), self._out(self.theta, b)
+        for _ in range(self.recipe.inner_steps):
+            point = d_D if d_D.requires_grad else d_D.requires_grad_()
+            value = -self._entropy(base_N + z_ND @ point, k) - (point**2).sum() / alpha / 2
+            (slope_D,) = torch.autograd.grad(value, point, create_graph=True)
+            d_D = d_D + torch.linalg.inv(hessian_DD) @ slope_D
+        none = self.theta[0].new_zeros(len(self.theta[0]) - len(d_D))
+        return [self.theta[0] + torch.cat([d_D, none]).unsqueeze(-1)]
+
+    def run(self, *, training: bool = True) -> OracleResult:
+        losses, outputs, norms, rates, row_losses = [], [], [], [], []
+        for b in range(len(self.users)):
+            rate, norm = self.rate(b, training=training), self.theta[0].new_zeros(())
+            if self.method == "ridge":
+                assert isinstance(rate, Tensor)
+                weights = self._solved(b, rate)
+            else:
+                weights, norm = self._stepped(b, rate)
+            wanted, known = self._wanted(b, self.batch.query), self._chosen(self.batch.support, b)
+            count = sum(k for j, k in wanted.items() if j not in known)
+            losses.append(self._entropy(self._out(weights, b), wanted, known) / (count or 1.0))
+            outputs.append(self._out(weights, b, corrected=False))
+            norms.append(norm)
+            rates.append(rate)
+            both = self._wanted(b, self.batch.support, self.batch.query)
+            row_losses.append(torch.stack([self._entropy(self._out(self.theta, b), both), sum(both.values(), norm * 0)]))
+        return OracleResult(torch.stack(losses), outputs, outputs, torch.stack(norms), rates, row_losses)
+
+    def objective(self) -> Tensor:
+        """The meta-loss of the method; transfer's is over all rows at theta, support and query alike."""
+        if self.method != "transfer":
+            return super().objective()
+        loss, count = torch.stack(self.run().row_losses).sum(dim=0)
+        return loss / count
