@@ -35,8 +35,9 @@ if TYPE_CHECKING:  # what `MODULES` says, for those who read types
     from paml.experiments.evaluate import evaluate
     from paml.experiments.tuning.search import tune
     from paml.recommend.elicitation import Question
-    from paml.recommend.predictor import Predictor, Recommendation, User
+    from paml.recommend.predictor import Predictor
     from paml.recommend.requests import NewUser, Rating
+    from paml.recommend.user import Recommendation, User
     from paml.training.loop import train
     from paml.training.run import Run
 
@@ -52,14 +53,14 @@ MODULES = {
     "Predictor": "paml.recommend.predictor",
     "Question": "paml.recommend.elicitation",
     "Rating": "paml.recommend.requests",
-    "Recommendation": "paml.recommend.predictor",
+    "Recommendation": "paml.recommend.user",
     "Results": "paml.analysis.results",
     "Run": "paml.training.run",
     "SettingsError": "paml.errors",
     "TrainingError": "paml.errors",
     "UnknownField": "paml.errors",
     "UnknownItem": "paml.errors",
-    "User": "paml.recommend.predictor",
+    "User": "paml.recommend.user",
     "compare": "paml.experiments.compare",
     "describe": "paml.data.describe",
     "evaluate": "paml.experiments.evaluate",

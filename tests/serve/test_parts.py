@@ -12,8 +12,9 @@ from starlette.responses import PlainTextResponse
 
 import paml
 from paml.errors import InputError
-from paml.recommend.predictor import Predictor, User
+from paml.recommend.predictor import Predictor
 from paml.recommend.requests import NewUser, Rating
+from paml.recommend.user import User
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
 from paml.serve.limits import CALLERS, Limits, RateLimiter

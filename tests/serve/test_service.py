@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import paml
 from paml.cli import app
-from paml.recommend.predictor import User
 from paml.recommend.requests import Rating
+from paml.recommend.user import User
 from paml.serve.server import Address, Options, serve
 from paml.serve.store.store import Store
 from serve.serving import Server, head

@@ -36,8 +36,8 @@ def recommend_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Recommend items to a new user, given a profile and a few ratings."""
-    from paml.recommend.predictor import as_answer
     from paml.recommend.requests import Rating
+    from paml.recommend.user import as_answer
     from paml.settings import parse_assignments
     from paml.training.run import Run
 

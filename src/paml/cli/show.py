@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paml.data.dataset import Dataset, RuleRecord
     from paml.experiments.tuning.search import SearchResult
     from paml.recommend.explain import Reason
-    from paml.recommend.predictor import Recommendation, User
+    from paml.recommend.user import Recommendation, User
     from paml.report.render import Form
     from paml.settings import Settings
     from paml.training.run import Run

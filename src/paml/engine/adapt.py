@@ -40,6 +40,9 @@ class Rate(Protocol):
     def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
         """alpha (x X^T) of layer k for a single user, (R, S, 1) or (R, S, K): how much each gradient counts."""
 
+    def applied(self, gradient_SD: Tensor) -> Tensor:
+        """A single user's rates times gradients of the last output's weights, (S, D)."""
+
     def prior_variance(self) -> Tensor:
         """alpha_i as the variance of a prior, kept above 0, (B)."""
 
@@ -68,6 +71,10 @@ class RatePerUser:
         """alpha (x X^T), (R, S, 1)."""
         product_RS = x.x_BRD[0] @ key.x_BRD[0].T + x.shared_BC[0] @ key.shared_BC[0]
         return self.alpha_B * product_RS.unsqueeze(-1)
+
+    def applied(self, gradient_SD: Tensor) -> Tensor:
+        """alpha g"""
+        return self.alpha_B * gradient_SD
 
     def prior_variance(self) -> Tensor:
         """alpha_B, kept above 0."""
@@ -100,6 +107,10 @@ class RatePerParameter:
         """sum_d x_d A_dk X_d, (R, S, K)."""
         product_RSK = torch.einsum("rd,sd,dk->rsk", x.x_BRD[0], key.x_BRD[0], self.theta[k].rows_DK)
         return product_RSK + (x.shared_BC[0] * key.shared_BC[0]) @ self.theta[k].shared_CK
+
+    def applied(self, gradient_SD: Tensor) -> Tensor:
+        """A g, weight by weight."""
+        return self.theta[-1].rows_DK[:, -1] * gradient_SD
 
     def prior_variance(self) -> Tensor:
         """Never called: a prior has one variance per user."""

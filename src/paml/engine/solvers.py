@@ -64,6 +64,13 @@ class Solver(nn.Module):
         """
         raise NotImplementedError
 
+    def choice_shares(self, adaptation: Adaptation, rate: Rate, weight_S: Tensor, vector_SD: Tensor) -> Tensor:
+        """How far each known choice moved the single adapted user's weights, (S, D); their sum is the whole way.
+
+        `weight_S` are the weights k of the choices, `vector_SD` their items' vectors.
+        """
+        raise NotImplementedError
+
 
 class GradientSteps(Solver):
     """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (the initial c) is above 0.
@@ -106,6 +113,18 @@ class GradientSteps(Solver):
         for step in adaptation.steps:
             total_RSK = total_RSK - rate.attention(k, x, step.inputs[k]) * step.gradients[k][0]
         return total_RSK
+
+    def choice_shares(self, adaptation: Adaptation, rate: Rate, weight_S: Tensor, vector_SD: Tensor) -> Tensor:
+        """alpha k_s (z_s - E z) / (n + c) of every step, E the expectation under the chances before it."""
+        total = weight_S.sum()
+        pseudo_count = 0.0 if self.log_pseudo_count is None else self.log_pseudo_count.exp()
+        share_S1 = weight_S.unsqueeze(-1) / (total + pseudo_count)
+        moved_SD = torch.zeros_like(vector_SD)
+        for step in adaptation.steps:
+            pushed_D = step.inputs[-1].transposed_times(step.gradients[-1])[0, :, -1]  # (n E z - sum k z) / (n + c)
+            expected_D = (pushed_D + (share_S1 * vector_SD).sum(dim=0)) / share_S1.sum()
+            moved_SD = moved_SD + share_S1 * (vector_SD - expected_D)
+        return rate.applied(moved_SD)
 
 
 class ClosedForm(Solver):
@@ -206,6 +225,15 @@ class ClosedForm(Solver):
         key_1FS = solve(solution.features_BSF, solution.curvature_BS, residual_1SS, variance_111)
         last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
         return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)
+
+    def choice_shares(self, adaptation: Adaptation, rate: Rate, weight_S: Tensor, vector_SD: Tensor) -> Tensor:
+        """Each step is linear in the choices: a_s + H^-1 (k_s (z_s - E z) - a_s / alpha)."""
+        solution, moved_SD = adaptation.choice, torch.zeros_like(vector_SD)
+        assert solution is not None, "a choice in closed form"
+        for mean_BD in solution.means:
+            right_SD = weight_S.unsqueeze(-1) * (vector_SD - mean_BD) - moved_SD / solution.variance_B1
+            moved_SD = moved_SD + torch.cholesky_solve(right_SD.mT, solution.factor_BDD[0]).mT
+        return moved_SD
 
 
 def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, variance_B11: Tensor) -> Tensor:

@@ -15,7 +15,11 @@ For one step, and for the closed form with squared error, an effect is due to th
 further steps, a row's errors depend on what the other rows have explained so far: an effect is then the sum of the
 row's own contributions along the way, not what would change if the row were removed.
 
-Legend: R rows asked about, S support rows, D inputs, C shared inputs, K outputs, F last layer's features; one user.
+A choice among all items moves by the vectors that each known row added to the user's weights. Its score is a log
+chance: what a row adds to one item, less what it adds to all items on average, weighted by their chances on the way.
+
+Legend: R rows asked about, S support rows, I all items, D inputs, C shared inputs, K outputs, F last layer's features;
+one user.
 """
 
 from dataclasses import dataclass
@@ -26,8 +30,9 @@ from torch import Tensor
 from paml.engine.adapt import forward
 from paml.engine.heads import Head
 from paml.engine.layers import SharedLayer
-from paml.episodes.batches import QueryBlock
+from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.methods.learner import Adapted, Learner
+from paml.recommend.preference import Preference, link_weights, profile_share
 
 POINTS = 8  # between the old and the new outputs, at which the head's slope is taken
 
@@ -42,7 +47,7 @@ class Reason:
     effect: float
 
 
-def effects(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
+def effects_on_rating(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
     """What each support row of the single adapted user added to the predictions of the block's rows, (R, S)."""
     embedded = adapted.embedded
     x = learner.network.first_input(embedded, block)
@@ -70,6 +75,61 @@ def effects(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
         effect_RSK, before_1RK = effect_RSK + chosen_RSK, before_1RK - chosen_RSK.sum(dim=1)
     slope_RK = _secant_of_head(learner.head, before_1RK[0], after_1RK[0])
     return torch.einsum("rsk,rk->rs", effect_RSK, slope_RK)
+
+
+def effects_on_choice(learner: Learner, adapted: Adapted, index_R: Tensor) -> Tensor:
+    """What each support row of the single adapted user added to the log chances of some items, (R, S)."""
+    embedded, support = adapted.embedded, adapted.embedded.batch.support
+    assert learner.known_weights is not None, "a head over items"
+    vector_ID, bias_IK = embedded.items.vectors_ND, embedded.items.bias_NK
+    assert bias_IK is not None
+    weight_S = (learner.known_weights(support.y_BR) * support.mask_BR)[0]
+    vector_SD = vector_ID[support.index_BR[0]]
+    moved_SD = learner.solver.choice_shares(adapted.adaptation, adapted.rate, weight_S, vector_SD)
+    chosen_1SDK = learner.network.user_prior.by_row(embedded.items.choice_NG, support.index_BR, support.mask_BR)
+    if chosen_1SDK is not None:
+        moved_SD = moved_SD + chosen_1SDK[0, :, :-1, -1]
+    added_IS = vector_ID @ moved_SD.mT
+    if embedded.bias_scale_B11 is not None:  # popularity counts less because something is known: every row's doing
+        added_IS = added_IS + (embedded.bias_scale_B11[0, 0] - 1) * bias_IK[:, -1:] / support.mask_BR.sum()
+    after_I = learner.outputs_of_all(adapted, slice(None), None)[0, :, -1]
+    before_I = after_I - added_IS.sum(dim=1)
+    return added_IS[index_R] - _added_to_all(before_I, added_IS)
+
+
+def _added_to_all(before_I: Tensor, added_IS: Tensor) -> Tensor:
+    """What each row added to log sum exp of all outputs, (S): its mean slope on a straight line, and the remainder."""
+    whole_I = added_IS.sum(dim=1)
+    share_P1 = ((torch.arange(POINTS, dtype=before_I.dtype) + 0.5) / POINTS).unsqueeze(-1)
+    chance_I = torch.softmax(before_I + share_P1 * whole_I, dim=1).mean(dim=0)
+    added_S = chance_I @ added_IS
+    missing = torch.logsumexp(before_I + whole_I, dim=0) - torch.logsumexp(before_I, dim=0) - added_S.sum()
+    return added_S + missing / len(added_S)
+
+
+def effects_on_preference(
+    preference: Preference,
+    batch: SupportBatch,
+    index_R: Tensor,
+    choice_RS: Tensor,
+    log_p_I: Tensor,
+    rating_RS: Tensor | None,
+) -> Tensor:
+    """What each support row of a single user added to the preference for some items, (R, S).
+
+    `choice_RS` and `rating_RS` are the effects on its parts, `log_p_I` the log chances of the user's profile without
+    any rating. That popularity by profile counts less the more is known is every row's doing alike.
+    """
+    blend, support = preference.blend, batch.support
+    count_11 = support.mask_BR.sum(dim=1, keepdim=True)
+    share, share_before = (float(profile_share(blend, count)) for count in (count_11, torch.zeros(1, 1)))
+    log_q_R = preference.log_shares(batch.users)[0, index_R]
+    effect_RS = (1 - share) * choice_RS
+    shift_R = (share_before - share) * (log_p_I[index_R] - log_q_R)
+    effect_RS = effect_RS + shift_R.unsqueeze(-1) / choice_RS.shape[1]
+    for linked_RS, weight_11 in zip(preference.links(support, index_R), link_weights(blend, count_11), strict=True):
+        effect_RS = effect_RS + weight_11 * linked_RS
+    return effect_RS if rating_RS is None else effect_RS + blend.rating * rating_RS
 
 
 def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:

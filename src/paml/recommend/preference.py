@@ -86,6 +86,8 @@ class Preference(nn.Module):
     log_share_I: Tensor
     lift_VI: Tensor
     loss_V: Tensor
+    _place_I: Tensor
+    """Where an item is among the covered ones; -1 if it is not."""
 
     def __init__(self, schema: Schema, vocabulary: dict[str, int], tensors: dict[str, Tensor], blend: Blend) -> None:
         """`tensors` are those that `state_dict` returns."""
@@ -97,6 +99,9 @@ class Preference(nn.Module):
         for name in STATE:
             tensor = tensors[name]
             self.register_buffer(name, tensor.float() if tensor.is_floating_point() else tensor)
+        place_I = torch.full((len(self.log_share_I),), -1)
+        place_I[self.item_K] = torch.arange(len(self.item_K))
+        self.register_buffer("_place_I", place_I, persistent=False)
 
     @property
     def links_items(self) -> bool:
@@ -107,8 +112,7 @@ class Preference(nn.Module):
         """The parts for a batch whose items are all items; `choice_BI` are outputs of the choice part."""
         few_BI = many_BI = None
         if self.links_items:
-            x_BK = self.histories(batch.support)
-            few_BI, many_BI = (self._spread_out(x_BK @ weight_KK) for weight_KK in (self.few_KK, self.many_KK))
+            few_BI, many_BI = (self._linked(batch.support, weight_KK) for weight_KK in (self.few_KK, self.many_KK))
         log_p_BI = torch.log_softmax(choice_BI, dim=1)
         return Parts(log_p_BI, self.log_shares(batch.users), few_BI, many_BI, rating_BI)
 
@@ -129,6 +133,27 @@ class Preference(nn.Module):
         """The weights of the covered items for all users, (B, K)."""
         x_BI = block.y_BR.new_zeros(len(block.y_BR), len(self.log_share_I))
         return x_BI.scatter_add_(1, block.index_BR, self.row_weights(block))[:, self.item_K]
+
+    def links(self, block: RowBlock, index_R: Tensor) -> tuple[Tensor, Tensor]:
+        """x_i F_ij and x_i M_ij for the rows i of a single user and some items j, (R, S) each."""
+        place_S, place_R = self._place_I[block.index_BR[0]], self._place_I[index_R]
+        known_RS = (place_R >= 0).unsqueeze(-1) & (place_S >= 0) & self.links_items
+        if not self.links_items:
+            zeros_RS = torch.zeros(known_RS.shape)
+            return zeros_RS, zeros_RS
+        x_S = self.row_weights(block)[0]
+        few_RS, many_RS = (
+            weight_KK[place_S][:, place_R].mT * x_S * known_RS for weight_KK in (self.few_KK, self.many_KK)
+        )
+        return few_RS, many_RS
+
+    def _linked(self, block: RowBlock, weight_KK: Tensor) -> Tensor:
+        """sum_i x_i W_ij over the rows i of each user, for all items j, (B, I)."""
+        if len(block.index_BR) > 1:
+            return self._spread_out(self.histories(block) @ weight_KK)
+        place_S = self._place_I[block.index_BR[0]]  # few rows of the matrix instead of all
+        x_S = self.row_weights(block)[0] * (place_S >= 0)
+        return self._spread_out((x_S @ weight_KK[place_S]).unsqueeze(0))
 
     def log_shares(self, users: Features) -> Tensor:
         """log q: popularity among training users with the same values in their profiles, (B, I)."""

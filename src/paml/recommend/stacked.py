@@ -49,13 +49,13 @@ class Member:
     @torch.no_grad()
     def of(cls, learner: Learner, features: Features, item_I: Tensor) -> "Member":
         """Every item's vector, and its products with theta."""
-        items, table = learner.network.items.catalogue(features, item_I)
+        items, table = learner.embed_all(features, item_I)
         table.products(learner.network.decision.theta()[0].rows_DK)
         return cls(learner, items, table)
 
     def adapt(self, batch: SupportBatch) -> Adapted:
         """The learner adapted to a batch whose rows refer to all items."""
-        return self.learner.adapt(self.learner.network.embed(batch, (self.items, self.table)))
+        return self.learner.adapt(self.learner.embed(batch, (self.items, self.table)))
 
 
 class Stack:
@@ -89,7 +89,7 @@ class Stack:
 
         def parts(learner: Learner, items: ItemVectors, table: ItemTable, _: Parts) -> Parts:
             nonlocal kinds
-            adapted = learner.adapt(learner.network.embed(batch, (items, table)))
+            adapted = learner.adapt(learner.embed(batch, (items, table)))
             kinds = tuple(type(layer) for layer in adapted.adaptation.layers)
             return _parts(adapted)
 
@@ -172,7 +172,8 @@ def _weights(learner: Learner) -> Tensors:
 def _parts(adapted: Adapted) -> Parts:
     """The users' own tensors that outputs and the rate need."""
     embedded = adapted.embedded
-    prior = {} if embedded.prior_BDK is None else {"prior_BDK": embedded.prior_BDK}
+    own = {"prior_BDK": embedded.prior_BDK, "bias_scale_B11": embedded.bias_scale_B11}
+    prior = {name: tensor for name, tensor in own.items() if tensor is not None}
     return {
         "h_BH": embedded.h_BH,
         "rate_B": adapted.rate.per_user(len(embedded.h_BH)),
@@ -186,5 +187,6 @@ def _adapted(member: Member, batch: SupportBatch, kinds: Sequence[type[Layer]], 
     theta = member.learner.network.decision.theta()
     restored = zip(kinds, theta, parts["layers"], strict=True)
     layers = tuple(kind.restored(weights, own) for kind, weights, own in restored)
-    embedded = Embedded(batch, parts["h_BH"], member.items, member.table, parts.get("prior_BDK"))
+    own = (parts.get("prior_BDK"), parts.get("bias_scale_B11"))
+    embedded = Embedded(batch, parts["h_BH"], member.items, member.table, *own)
     return Adapted(embedded, RatePerUser(parts["rate_B"]), Adaptation(layers))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from paml.errors import PamlError
-from paml.recommend.predictor import User
 from paml.recommend.requests import NewUser
+from paml.recommend.user import User
 from paml.serve.problems import unavailable
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from paml.recommend.predictor import User
+from paml.recommend.user import User
 
 
 @dataclass(frozen=True)

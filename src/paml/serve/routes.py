@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from paml.errors import PamlError, UnknownUser
-from paml.recommend.predictor import User
 from paml.recommend.requests import NewUser
+from paml.recommend.user import User
 from paml.serve import schemas
 from paml.serve.middleware import segment
 from paml.serve.problems import MEDIA_TYPE, Problem, of_error, of_validation

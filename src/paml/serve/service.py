@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
-from paml.recommend.predictor import Predictor, User, as_answer
+from paml.recommend.predictor import Predictor
 from paml.recommend.requests import NewUser
+from paml.recommend.user import User, as_answer
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
 from paml.serve.store.store import Store, StoredUser

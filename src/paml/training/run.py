@@ -34,11 +34,12 @@ from paml.methods.learner import Ensemble
 from paml.methods.registry import build_ensemble
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue
-from paml.recommend.predictor import Predictor, User
+from paml.recommend.predictor import Predictor
 from paml.recommend.preference import STATE, Blend, By, Outputs, Preference, check_order, preference_file
 from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import Rating, Values
-from paml.settings import Settings
+from paml.recommend.user import User
+from paml.settings import Settings, build
 from paml.training import checkpoint
 from paml.training.recipe import CHOICE, Recipe
 
@@ -237,7 +238,7 @@ def _load_preference(path: Path, settings: RunSettings) -> Preference:
     tensors, values = checkpoint.load(file)
     if values.get("identity") != settings.identity() or set(tensors) != set(STATE):
         raise FormatError("does not belong to the run's settings", where=file, remedy="train again")
-    blend = as_model(Blend, values["blend"], file, "train again")
+    blend = build(Blend, values["blend"])
     return Preference(settings.data_schema, settings.vocabulary, tensors, blend)
 
 
