@@ -54,9 +54,11 @@ def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) ->
     return learner, first, recipe
 
 
-def make_choice(data: paml.Dataset, method: str, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
+def make_choice(
+    data: paml.Dataset, method: str, users: int = 4, **settings: object
+) -> tuple[Learner, TensorBatch, Recipe]:
     """The same for a choice among all items, with the powers of counts, which start at 0, at other values."""
-    learner, batch, recipe = make(data, method, **{**CHOICE, **settings})
+    learner, batch, recipe = make(data, method, users, **{**CHOICE, **settings})
     with torch.no_grad():
         for power, value in ((learner.network.bias_power, -0.2), (getattr(learner.solver, "count_power", None), 0.3)):
             if power is not None:
