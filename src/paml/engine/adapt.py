@@ -191,19 +191,22 @@ def adapt(
     first_order: bool = False,
     offset_BSK: Tensor | None = None,
     pseudo_count: Tensor | None = None,
+    count_power: Tensor | None = None,
 ) -> Adaptation:
     """Take `steps` gradient steps on the support set with each user's rate.
 
     `first_order` treats the gradients as constants; the rate is always differentiated. `offset_BSK` is added to
     the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with a
-    `pseudo_count` c, their sum divided by n + c; n is the head's `count`. Where autograd is off, as in serving, no
-    graph is built.
+    `pseudo_count` c, their sum divided by n + c; n is the head's `count`. With a `count_power` p
+    it is multiplied by (1 + n)^p. Where autograd is off, as in serving, no graph is built.
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
     taken: list[Step] = []
     x = x.detached() if first_order and torch.is_grad_enabled() else x
     count_B1 = head.count(y_BS, mask_BS)
     weight_BS = mask_BS / (_at_least_one(count_B1) if pseudo_count is None else count_B1 + pseudo_count)
+    if count_power is not None:
+        weight_BS = weight_BS * (1 + count_B1) ** count_power
     for _ in range(steps):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)

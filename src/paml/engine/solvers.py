@@ -75,7 +75,8 @@ class Solver(nn.Module):
 class GradientSteps(Solver):
     """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (the initial c) is above 0.
 
-    With c = 0 it is the paper's mean over the n support rows; with c > 0, few rows move a user less than many.
+    With c = 0 it is the paper's mean over the n support rows; with c > 0, few rows move a user less than many. For a
+    choice among all items, whose n may be large, it is also multiplied by (1 + n)^p, p learned.
     """
 
     def __init__(self, head: Head, settings: SolverSettings) -> None:
@@ -83,6 +84,7 @@ class GradientSteps(Solver):
         self.head, self.steps, self.first_order = head, settings.inner_steps, settings.first_order
         initial = settings.pseudo_count
         self.log_pseudo_count = nn.Parameter(torch.tensor(math.log(initial))) if initial else None
+        self.count_power = nn.Parameter(torch.zeros(())) if head.over_items else None
 
     def forward(
         self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
@@ -99,6 +101,7 @@ class GradientSteps(Solver):
             first_order=self.first_order,
             offset_BSK=offset_BSK,
             pseudo_count=None if self.log_pseudo_count is None else self.log_pseudo_count.exp(),
+            count_power=self.count_power,
         )
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +121,8 @@ class GradientSteps(Solver):
         """alpha k_s (z_s - E z) / (n + c) of every step, E the expectation under the chances before it."""
         total = weight_S.sum()
         pseudo_count = 0.0 if self.log_pseudo_count is None else self.log_pseudo_count.exp()
-        share_S1 = weight_S.unsqueeze(-1) / (total + pseudo_count)
+        assert self.count_power is not None, "a head over items"
+        share_S1 = weight_S.unsqueeze(-1) / (total + pseudo_count) * (1 + total) ** self.count_power
         moved_SD = torch.zeros_like(vector_SD)
         for step in adaptation.steps:
             pushed_D = step.inputs[-1].transposed_times(step.gradients[-1])[0, :, -1]  # (n E z - sum k z) / (n + c)

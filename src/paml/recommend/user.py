@@ -82,9 +82,7 @@ class User:
         (2,)
         """
         if not self.predictor.rates:
-            raise SettingsError(
-                "this run only ranks, it predicts no ratings", remedy="use recommend, or train both parts"
-            )
+            raise SettingsError("this run only ranks and predicts no ratings", remedy="train one with a rating part")
         return self._predicted(self.predictor.catalogue.rows(items), context)
 
     def scores(self, context: Values | None = None, by: By | None = None) -> np.ndarray:
@@ -200,7 +198,7 @@ class User:
 
     @property
     def _chooser(self) -> "User":
-        """This user for the part that knows about choice."""
+        """The same user for the part that knows about choice."""
         return self if self._choice is None else self._choice
 
     def _scores(self, context: Values | None, by: By) -> Tensor:
