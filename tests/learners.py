@@ -60,9 +60,9 @@ def make_choice(
     """The same for a choice among all items, with the powers of counts, which start at 0, at other values."""
     learner, batch, recipe = make(data, method, users, **{**CHOICE, **settings})
     with torch.no_grad():
-        for power, value in ((learner.network.bias_power, -0.2), (getattr(learner.solver, "count_power", None), 0.3)):
-            if power is not None:
-                power.fill_(value)
+        learner.solver.count_power.fill_(0.3)
+        if learner.network.bias_power is not None:
+            learner.network.bias_power.fill_(-0.2)
     return learner, batch, recipe
 
 

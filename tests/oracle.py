@@ -313,12 +313,12 @@ class ChoiceOracle(Oracle):
     def _stepped(
         self, x_NC: Tensor, k: dict[int, Tensor], offset_N: Tensor, rate: Tensor | list[Tensor]
     ) -> tuple[list[Tensor], Tensor]:
-        """Gradient steps on the entropy of the known rows / (n + c), and the first gradient's norm."""
+        """Gradient steps on the entropy of the known rows (1 + n)^p / (n + c), and the first gradient's norm."""
         weights, norm, pseudo = self.theta, x_NC.new_zeros(()), self.learner.solver.log_pseudo_count
         count = sum(k.values(), norm)
-        count = count + pseudo.exp() if pseudo is not None else count if k else 1.0
+        divisor = (count if pseudo is None else count + pseudo.exp()) / (1 + count) ** self.learner.solver.count_power
         for step in range(self.recipe.inner_steps if k else 0):
-            loss = self._entropy(self._out(weights, x_NC, offset_N), k) / count
+            loss = self._entropy(self._out(weights, x_NC, offset_N), k) / divisor
             (grad,) = torch.autograd.grad(loss, weights, create_graph=True)
             grad = grad.detach() if self.recipe.first_order else grad
             norm = (grad**2).sum() if step == 0 else norm

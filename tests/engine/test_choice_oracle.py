@@ -93,7 +93,7 @@ GROUPS = {
     "pseudo-count": "solver.log_pseudo_count",
 }
 BOTH = ("melu", "ridge")
-OF = {"rate layers": ("paml", "ridge"), "count power": ("ridge",), "pseudo-count": ("melu",)}
+OF = {"rate layers": ("paml", "ridge"), "pseudo-count": ("melu",)}
 """The methods that have such parameters, if not both."""
 
 
