@@ -8,6 +8,7 @@ from torch import Tensor
 
 import paml
 from paml.episodes.batches import Loader, TensorBatch
+from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
 from paml.methods.learner import Learner
 from paml.methods.registry import build_learner, fit_to_data
@@ -30,6 +31,7 @@ FACTORS = {
     "prior_from_items": 2,
     "pseudo_count": 2.0,
 }
+CHOICE = {**FACTORS, "head": "choice", "bias_by_count": True, "field_scale": 0.3, "embedding_scale": 0.5}
 
 
 def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
@@ -39,7 +41,8 @@ def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) ->
     fit_to_data([learner], data)
     if getattr(learner.network.items, "bias", None) is not None:
         torch.nn.init.normal_(learner.network.items.bias, generator=torch.Generator().manual_seed(2))
-    loader = Loader(data, dtype=torch.float64)
+    candidates = Candidates(data, recipe.sampled_items) if recipe.head == "choice" else None
+    loader = Loader(data, dtype=torch.float64, candidates=candidates)
     batches = Tasks.of(data, "train").episodes(users, np.random.default_rng(3), random_support=True)
     first, second = (loader.load(batch) for batch in itertools.islice(batches, 2))
     learner.rates.begin_epoch(0)
@@ -49,6 +52,24 @@ def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) ->
             learner.rates.finish_step(step, recipe.outer_rate)
         learner.rates.begin_epoch(1)
     return learner, first, recipe
+
+
+def make_choice(
+    data: paml.Dataset, method: str, users: int = 4, **settings: object
+) -> tuple[Learner, TensorBatch, Recipe]:
+    """The same for a choice among all items, with the powers of counts, which start at 0, at other values."""
+    learner, batch, recipe = make(data, method, users, **{**CHOICE, **settings})
+    with torch.no_grad():
+        learner.solver.count_power.fill_(0.3)
+        if learner.network.bias_power is not None:
+            learner.network.bias_power.fill_(-0.2)
+    return learner, batch, recipe
+
+
+def gradients(loss: Tensor, learner: Learner) -> list[Tensor]:
+    parameters = list(learner.parameters())
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
 def deviation(left: list[Tensor], right: list[Tensor]) -> float:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import paml
-from learners import FACTORS, deviation, make
+from learners import FACTORS, deviation, gradients, make
 from oracle import Oracle
 from paml.engine import adapt as engine, layers
 from paml.engine.layers import PersonalLayer
@@ -31,12 +31,6 @@ def fits(method: str, head: str) -> bool:
 
 
 PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, head)]
-
-
-def gradients(loss: Tensor, learner: Learner) -> list[Tensor]:
-    parameters = list(learner.parameters())
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
 LARGEST: dict[str, float] = {}

@@ -51,7 +51,7 @@ class ChoiceHead:
 
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """k of the ratings to be predicted: 1 if liked, else less, (B, Q)."""
-        return torch.where(y_BQ >= self.liked, 1.0, self.unliked_weight).to(y_BQ.dtype)
+        return torch.full_like(y_BQ, self.unliked_weight).masked_fill(y_BQ >= self.liked, 1.0)
 
     def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
         """How much a user's rows count together: the sum of their weights, (B, 1)."""

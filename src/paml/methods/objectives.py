@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -64,7 +65,8 @@ def pooled_loss(learner: Learner, batch: TensorBatch) -> MetaLoss:
     theta = Adaptation(tuple(SharedLayer(weights) for weights in learner.network.decision.theta()))
     unadapted = Adapted(embedded, RatePerUser(embedded.h_BH.new_zeros(len(embedded.h_BH))), theta)
     total_B, count_B = learner.loss_and_count(learner.with_dropout(unadapted), [batch.support, batch.query])
-    return MetaLoss(total_B.sum() / count_B.sum())
+    count = count_B.sum()
+    return MetaLoss(total_B.sum() / torch.where(count > 0, count, 1.0))  # a batch may like nothing
 
 
 def _losses(learner: Learner, adapted: Adapted, block: RowBlock, user_bias_discount: float) -> Tensor:

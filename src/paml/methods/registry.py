@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -153,6 +153,7 @@ def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng:
         raise SettingsError("taste_dropout is for a choice among all items", remedy="use head=choice, or set it to 0")
     if head.over_items:
         _check_choice(settings)
+        shape = replace(shape, schema=shape.schema.model_copy(update={"context": ()}))  # rows are items, in no context
     network = build_network(shape, settings.part(NetworkSettings), head.outputs, rng)
     if settings.start_at_mean:
         with torch.no_grad():
