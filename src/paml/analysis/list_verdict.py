@@ -50,9 +50,10 @@ def _choice_over_rating(results: Results, metric: MetricFacts) -> list[str]:
     """For the method with the best lists or, if it has not both orders, the first that has."""
     tests, best = results.by.choice_over_rating.get(metric.name, {}), results.best_lists.method
     name = best if best in tests else next(iter(tests), None)
-    if name is None or tests[name].difference is None:
+    test = None if name is None else tests[name]
+    if name is None or test is None or test.difference is None:
         return []
-    means, test, places = results.by.means[name], tests[name], metric.digits
+    means, places = results.by.means[name], metric.digits
     rating, choice, usual = (means.get(order, {}).get(metric.name) for order in ORDERS)
     known = f"difference {signed(test.difference, places)}"
     known += f", 95 % interval {interval(test.interval, places)}" if test.interval else ""

@@ -15,7 +15,7 @@ from paml.data.schema import CLICK_WEIGHTS, liked_level
 from paml.errors import SettingsError, nearest
 from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
 from paml.evaluation.ranking import check_liked
-from paml.methods.registry import find_method, methods_of
+from paml.methods.registry import check_choice, find_method, methods_of
 from paml.settings import parse_assignments
 from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for
 
@@ -151,7 +151,9 @@ def _check(
         if entry.method is None:
             BASELINES[entry.name].require(kind)
         else:
-            recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
+            chosen = recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
+            if chosen.head == CHOICE:
+                check_choice(chosen)
     fields = [field.name for field in data.schema.features("user")]
     if group_by is not None and group_by not in fields:
         remedy = nearest(group_by, fields) if fields else "the data set has no user fields"
