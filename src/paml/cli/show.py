@@ -59,7 +59,9 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     """All, major and minor users side by side: errors on query rows, then the lists of all items."""
     from paml.evaluation.metrics import METRICS, Metric
 
-    values = {name: value for name, value in result.items() if isinstance(value, dict) and name != "undefined"}
+    values = {
+        name: value for name, value in result.items() if isinstance(value, dict) and name not in ("undefined", "by")
+    }
     lists = [name for name in values if name in METRICS and not isinstance(METRICS[name], Metric)]
     title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
     console.print(_by_group(title, {name: value for name, value in values.items() if name not in lists}))
@@ -67,6 +69,12 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
     title = f"What a user would be shown, of all items (relevant: {result['liked']:g} or higher)"
     console.print(_by_group(title, {name: values[name] for name in lists}))
+    by = result["ordered_by"]
+    console.print(f"Lists are ordered by {'what is predicted' if by == 'rating' else by}.")
+    if result["by"]:
+        console.print(
+            _by_group("ndcg10 of lists ordered by", {by: line["ndcg10"] for by, line in result["by"].items()})
+        )
     for name, count in result["undefined"].items():
         if count:
             console.print(f"{name} is undefined for {count:,} users, who are excluded from its mean")
