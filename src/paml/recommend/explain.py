@@ -22,6 +22,7 @@ Legend: R rows asked about, S support rows, I all items, D inputs, C shared inpu
 one user.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,12 +78,22 @@ def effects_on_rating(learner: Learner, adapted: Adapted, block: QueryBlock) -> 
     return torch.einsum("rsk,rk->rs", effect_RSK, slope_RK)
 
 
-def effects_on_choice(learner: Learner, adapted: Adapted, index_R: Tensor) -> Tensor:
-    """What each support row of the single adapted user added to the log chances of some items, (R, S)."""
+def effects_on_choice(parts: Sequence[tuple[Learner, Adapted]], index_R: Tensor) -> Tensor:
+    """What each support row of the single user, adapted by each member, added to log chances of some items, (R, S).
+
+    Chances are those of the members' mean outputs.
+    """
+    added_IS = torch.stack([_added_to_outputs(learner, adapted) for learner, adapted in parts]).mean(dim=0)
+    after = [learner.outputs_of_all(adapted, slice(None), None)[0, :, -1] for learner, adapted in parts]
+    before_I = torch.stack(after).mean(dim=0) - added_IS.sum(dim=1)
+    return added_IS[index_R] - _added_to_all(before_I, added_IS)
+
+
+def _added_to_outputs(learner: Learner, adapted: Adapted) -> Tensor:
+    """What each support row added to a member's outputs of all items, (I, S)."""
     embedded, support = adapted.embedded, adapted.embedded.batch.support
-    assert learner.known_weights is not None, "a head over items"
     vector_ID, bias_IK = embedded.items.vectors_ND, embedded.items.bias_NK
-    assert bias_IK is not None
+    assert learner.known_weights is not None and bias_IK is not None, "a head over items"  # noqa: PT018
     weight_S = (learner.known_weights(support.y_BR) * support.mask_BR)[0]
     vector_SD = vector_ID[support.index_BR[0]]
     moved_SD = learner.solver.choice_shares(adapted.adaptation, adapted.rate, weight_S, vector_SD)
@@ -90,11 +101,10 @@ def effects_on_choice(learner: Learner, adapted: Adapted, index_R: Tensor) -> Te
     if chosen_1SDK is not None:
         moved_SD = moved_SD + chosen_1SDK[0, :, :-1, -1]
     added_IS = vector_ID @ moved_SD.mT
-    if embedded.bias_scale_B11 is not None:  # popularity counts less because something is known: every row's doing
-        added_IS = added_IS + (embedded.bias_scale_B11[0, 0] - 1) * bias_IK[:, -1:] / support.mask_BR.sum()
-    after_I = learner.outputs_of_all(adapted, slice(None), None)[0, :, -1]
-    before_I = after_I - added_IS.sum(dim=1)
-    return added_IS[index_R] - _added_to_all(before_I, added_IS)
+    if embedded.bias_scale_B11 is None:
+        return added_IS
+    # popularity counts less because something is known: every row's doing alike
+    return added_IS + (embedded.bias_scale_B11[0, 0] - 1) * bias_IK[:, -1:] / support.mask_BR.sum()
 
 
 def _added_to_all(before_I: Tensor, added_IS: Tensor) -> Tensor:

@@ -251,8 +251,7 @@ class User:
         if by == "rating":
             assert rating_RS is not None  # as the order was checked
             return rating_RS
-        parts = [effects_on_choice(member.learner, member.adapt(batch), index_R) for member in chooser.members]
-        choice_RS = torch.stack(parts).mean(dim=0)
+        choice_RS = effects_on_choice([(one.learner, one.adapt(batch)) for one in chooser.members], index_R)
         if by == "choice":
             return choice_RS
         before = NewUser(self.new_user.profile)

@@ -2,8 +2,9 @@
 
 A recipe file has settings at the top, and tables `[method.NAME]`, `[target.KIND]` and `[source.NAME]` for what differs
 by method, by kind of target (rating, click, choice) and by data set; in this order later tables override earlier ones,
-and `[source.NAME.method.NAME]` or `[target.choice.method.NAME]` override all. A data set's table is about its ratings
-or clicks, not about choice. A setting that is "auto" gets its value from the data's size (`sizing.py`).
+and `[source.NAME.method.NAME]` or `[target.choice.method.NAME]` override all; `[method.NAME.choice]` is for the choice
+part of a method's runs. A data set's table is about its ratings or clicks, not about choice. A setting that is "auto"
+gets its value from the data's size (`sizing.py`).
 """
 
 import hashlib
@@ -99,6 +100,7 @@ def load_recipe(
     for kind, name in zip(TABLES, (method, target, source), strict=True):
         values |= tables[kind].get(name, {})
     values |= values.pop("method", {}).get(method, {})
+    values.pop(CHOICE, None)  # of the method's table: for the choice part of its runs
     return _sized({**values, **overrides}, size)
 
 
@@ -114,9 +116,15 @@ def _of_part(overrides: Mapping[str, Any], target: str) -> dict[str, Any]:
     return {**common, **own}
 
 
-def choice_recipe(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe of the choice part of a run."""
-    return load_recipe(recipe, method, overrides, data.manifest.source.name, CHOICE, DataSize.of(data))
+def choice_recipe(
+    data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any], run_method: str
+) -> Recipe:
+    """The recipe of the choice part, by `method`, of a run of `run_method`, whose table may have a table for it."""
+    own = _read(recipe).get("method", {}).get(run_method, {}).get(CHOICE, {})
+    given = {**{f"{CHOICE}.{name}": value for name, value in own.items()}, **overrides}
+    given |= {f"{CHOICE}.{name}": value for name, value in overrides.items() if name in SHARED}
+    given |= {name: value for name, value in overrides.items() if name.startswith(f"{CHOICE}.")}
+    return load_recipe(recipe, method, given, data.manifest.source.name, CHOICE, DataSize.of(data))
 
 
 def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
@@ -159,7 +167,10 @@ def _read(recipe: str | Path) -> dict[str, Any]:
         for name, table in _tables(values, kind, kind, path).items():
             nested = kind == "source" or (kind, name) == ("target", CHOICE)
             within = _tables(table, "method", f"{kind}.{name}.method", path) if nested else {}
-            own = {setting: value for setting, value in table.items() if not within or setting != "method"}
+            if kind == "method" and isinstance(table.get(CHOICE), dict):
+                within = {CHOICE: table[CHOICE]}
+            inner = CHOICE if kind == "method" else "method"
+            own = {setting: value for setting, value in table.items() if not within or setting != inner}
             parts += [{**common, **own}, *({**common, **own, **one} for one in within.values())]
     for part in parts:
         try:

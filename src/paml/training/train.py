@@ -59,7 +59,7 @@ def train(
     if values.choice_part and values.head != CHOICE:
         chooser = values.choice_method or method
         find_method(chooser)
-        choice = choice_recipe(data, recipe, chooser, given)
+        choice = choice_recipe(data, recipe, chooser, given, method)
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
     for path, wanted in parts.items():
         try:
