@@ -43,7 +43,7 @@ def main() -> None:
     print("| data set | known ratings | default | bias | LensKit MF | LensKit k-NN | against the best of them |")
     print("|---|---|---:|---:|---:|---:|---|", flush=True)
     for name, data in data_sets(folder, out / "data"):
-        seeds, compared = int(settings.get("seeds", SEEDS)), out / name.replace(" ", "-")
+        seeds, compared = int(settings.get("seeds", SEEDS)), out / name.replace(",", "").replace(" ", "-")
         paml.compare(data, [METHOD], seeds, out=compared, baselines=list(BASELINES), progress=for_terminal())
         print_lines(name, compared)
 

@@ -95,7 +95,7 @@ def test_a_forbidden_import_is_found() -> None:
     assert forbidden_imports("data.schema", "def f():\n    from paml.episodes import tasks\n") == {"episodes.tasks"}
     assert forbidden_imports("errors", "import paml.cli") == {"cli"}
     assert forbidden_imports("serve.routes", "import paml") == {""}
-    assert forbidden_imports("serve.routes", "from paml.training.loop import train") == {"training.loop"}
+    assert forbidden_imports("serve.routes", "from paml.training.train import train") == {"training.train"}
     assert forbidden_imports("report.page", "import torch.nn") == {"torch.nn"}
     assert forbidden_imports("engine.adapt", "from paml.data.dataset import Dataset") == {"data.dataset"}
     assert not forbidden_imports("engine.adapt", "from paml.data.schema import Target")

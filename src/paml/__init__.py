@@ -38,8 +38,8 @@ if TYPE_CHECKING:  # what `MODULES` says, for those who read types
     from paml.recommend.predictor import Predictor
     from paml.recommend.requests import NewUser, Rating
     from paml.recommend.user import Recommendation, User
-    from paml.training.loop import train
     from paml.training.run import Run
+    from paml.training.train import train
 
     __version__: str
 
@@ -67,7 +67,7 @@ MODULES = {
     "inspect": "paml.data.infer.render",
     "prepare": "paml.data.prepare",
     "summarise": "paml.evaluation.scoring",
-    "train": "paml.training.loop",
+    "train": "paml.training.train",
     "tune": "paml.experiments.tuning.search",
 }
 

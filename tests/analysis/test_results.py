@@ -465,3 +465,44 @@ def test_entries_that_only_rank(tmp_path: Path) -> None:
     assert found.groups["reg_paml"].gap.difference is None
     assert "MSE is undefined" not in " ".join(found.verdict)
     assert any("REG-PAML shows users the best list" in sentence for sentence in found.verdict)
+
+
+def test_what_lists_are_ordered_by(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path)
+    found = summarise_comparison(folder, resamples=QUICK)
+    rows, scenarios = (pl.read_parquet(folder / f"{name}.parquet") for name in ("rows", "scenarios"))
+    assert list(found.by.means) == METHODS  # variants and baselines have only one order here
+    part = scenarios.filter(pl.col("scenario") == "by", pl.col("method") == "paml")
+    for order, means in found.by.means["paml"].items():
+        usual = rows.filter(pl.col("method") == "paml")
+        own = usual if order == "preference" else part.filter(pl.col("value") == order, pl.col("known") == "all")
+        assert means["recall20"] == pytest.approx(own["recall20"].mean())
+    curve = found.by.shots["choice"]
+    assert curve.values == ("0", "1", "3", "5", "10", "20", "all")
+    assert curve.means["paml"][-1] == pytest.approx(found.by.means["paml"]["choice"]["ndcg10"])
+    test = found.by.choice_over_rating["ndcg10"]["paml"]
+    means = found.by.means["paml"]
+    assert test.difference == pytest.approx(means["choice"]["ndcg10"] - means["rating"]["ndcg10"])
+    assert test.interval is not None
+    assert test.holm_p is not None
+    choice = scenarios.filter(pl.col("scenario") == "by", pl.col("value") == "choice", pl.col("known") == "all")
+    for metric in ("ndcg10", "recall20"):
+        lines = found.by.personal_rates[metric]
+        assert [(line.method, line.reference) for line in lines] == [("paml", "melu"), ("reg_paml", "melu")]
+        assert lines == tuple(statistics.paired_table(choice, "melu", metric, resamples=QUICK))
+
+
+def test_what_is_said_about_orders(make: Make) -> None:
+    said = text_of(make())
+    assert re.search(
+        r"Ordered by choice and not by predicted rating, REG-PAML's lists have nDCG@10 0\.\d+ and not 0\.\d+ "
+        r"\(difference \+0\.\d+, 95 % interval 0\.\d+ to 0\.\d+\); by preference, which blends them, 0\.\d+\. "
+        r"In lists by choice alone, a rate of one's own helps PAML and REG-PAML against MeLU: PAML \+0\.",
+        said,
+    )
+    alike = text_of(make(effect=0.0))
+    assert "a rate of one's own brings nothing sure against MeLU" in alike
+    alone = text_of(make(methods=["paml"], variants=()))
+    assert "Ordered by choice" in alone
+    assert "a rate of one's own" not in alone  # there is nothing to compare with
+    assert "Ordered by choice" not in text_of(make(target="click", source="taobao", variants=()))

@@ -15,7 +15,7 @@ from paml.evaluation import ranking
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics, list_metrics, row_metrics
-from paml.evaluation.ranking import rank_users
+from paml.evaluation.ranking import Orders, rank_users
 from paml.evaluation.scenarios import SHOTS, score
 from paml.evaluation.scoring import predict_rows, rank_with, summarise
 
@@ -39,7 +39,7 @@ def middling(data: paml.Dataset) -> Callable[[int | None], tuple[np.ndarray, Non
 
 
 def test_an_entry_that_only_ranks_has_lists_and_no_errors(data: paml.Dataset) -> None:
-    found, kind = score(data, "popular", None, few=True, rank=popular(data)), data.schema.target.kind
+    found, kind = score(data, "popular", None, few=True, orders=Orders.single(popular(data))), data.schema.target.kind
     for metric in row_metrics(kind):
         assert found.rows[metric.name].null_count() == len(found.rows)
     lists = rank_users(data, Tasks.of(data, "test"), popular(data))
@@ -61,13 +61,13 @@ def test_an_entry_that_only_predicts_has_errors_and_no_lists(data: paml.Dataset)
     assert all(found.rows[metric.name].null_count() == len(found.rows) for metric in list_metrics(kind))
     assert found.rows[row_metrics(kind)[0].name].is_finite().all()
     assert found.rank_milliseconds is None
-    both = score(data, "both", middling(data), few=False, rank=popular(data)).rows
+    both = score(data, "both", middling(data), few=False, orders=Orders.single(popular(data))).rows
     errors = [metric.name for metric in row_metrics(kind)]
     assert both.select(errors).equals(found.rows.select(errors))
 
 
 def test_candidates_are_the_same_however_many_ratings_are_known(data: paml.Dataset) -> None:
-    scenarios = score(data, "popular", None, few=True, rank=popular(data)).scenarios
+    scenarios = score(data, "popular", None, few=True, orders=Orders.single(popular(data))).scenarios
     for _, one in scenarios.group_by("user"):  # a ranker that ignores ratings has the same list for any number
         assert one.select(pl.col("mrr").fill_nan(-1).n_unique()).item() == 1
 
@@ -77,7 +77,7 @@ def test_scores_that_are_not_numbers_are_refused(data: paml.Dataset) -> None:
         return torch.full((len(known.user_B), 60), torch.nan)
 
     with pytest.raises(TrainingError, match="scores of 'broken' are not numbers"):
-        score(data, "broken", None, few=False, rank=broken)
+        score(data, "broken", None, few=False, orders=Orders.single(broken))
 
 
 def test_the_liked_level_decides_what_is_relevant(data: paml.Dataset) -> None:
@@ -127,3 +127,25 @@ def test_a_methods_ranking_is_by_its_predictions(
         owner_Q, place_Q = np.nonzero(batch.query.mask_BL)
         row_Q = batch.query.row_BL[owner_Q, place_Q]
         assert score_BI[owner_Q, item_N[row_Q]] == pytest.approx(expected_N[row_Q - base], abs=1e-5)
+
+
+def test_lists_by_several_things_come_from_one_pass(data: paml.Dataset) -> None:
+    first, second = popular(data), lambda known: -popular(data)(known)
+    calls = []
+
+    def scores(known: Known) -> dict[str, torch.Tensor]:
+        calls.append(known)
+        return {"usual": first(known), "other": second(known)}
+
+    found = score(data, "both", None, few=True, orders=Orders(("usual", "other"), scores))
+    assert len(calls) == len(SHOTS) + 1  # all test users fit into one block
+    alone = [score(data, "one", None, few=True, orders=Orders.single(rank)) for rank in (first, second)]
+    assert found.rows.equals(alone[0].rows)
+    other = found.scenarios.filter(pl.col("scenario") == "by")
+    assert set(other["value"]) == {"other"}
+    for known in ("3", "all"):
+        expected = alone[1].scenarios.filter(pl.col("value") == known)
+        for name in ("ndcg10", "mrr", "liked10"):
+            values = other.filter(pl.col("known") == known)[name]
+            assert np.array_equal(values.to_numpy(), expected[name].to_numpy(), equal_nan=True)
+    assert found.scenarios.filter(pl.col("scenario") == "shots")["known"].null_count() == len(found.rows) * 7

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,12 @@ from paml.episodes.tasks import Known, Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.evaluation import metrics
 from paml.evaluation.blinding import BlindedDataset, require_untouched
+from paml.evaluation.ranking import Rank, discounted_gain, rank_users
 from paml.evaluation.scenarios import SAMPLE
 from paml.evaluation.scoring import evaluate_ensemble, predict_rows
 from paml.experiments.compare import ABLATION
 from paml.experiments.environment import record_environment
-from paml.experiments.plan import variant, with_rate
+from paml.experiments.plan import variant, with_facts
 from paml.report.refresh import refresh
 
 QUICK = {"epochs": 1, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
@@ -142,10 +145,10 @@ def test_the_plan_knows_the_bounds_of_rates(done: Path, world: paml.Dataset, tmp
     assert {name for name, rate in facts.items() if rate is not None} == {"reg_paml", "reg_paml gamma=0.5"}
     assert facts["reg_paml"] == RateFacts(label="learning rate", bound=0.5)
     entry = variant("at_paml rate_scale=0.01 warmup_rate=0.03")
-    assert with_rate(entry, "paper", {}, "", "rating").rate == RateFacts(label="learning rate", bound=0.04)
+    assert with_facts(entry, "paper", {}, "", "rating").rate == RateFacts(label="learning rate", bound=0.04)
     entry = variant("at_paml memory_stores=alpha")
-    assert with_rate(entry, "paper", {}, "", "rating").rate == RateFacts(label="learning rate", bound=None)
-    assert with_rate(variant("ridge"), "paper", {"rate_scale": 2}, "", "rating").rate == RateFacts(
+    assert with_facts(entry, "paper", {}, "", "rating").rate == RateFacts(label="learning rate", bound=None)
+    assert with_facts(variant("ridge"), "paper", {"rate_scale": 2}, "", "rating").rate == RateFacts(
         label="prior variance", bound=2
     )
     old = shutil.copytree(done, tmp_path / "old")  # begun before rates were in the plan
@@ -276,16 +279,31 @@ def test_whoever_peeks_is_found_out(world: paml.Dataset, tmp_path: Path, monkeyp
         require_untouched(np.array([1.0, np.nan]), "x")
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """A ranker from a function of the data set whose users are ranked."""
+
+    of: Callable[[paml.Dataset], Rank]
+
+    def rank(self, data: paml.Dataset) -> Rank:
+        return self.of(data)
+
+
 def ranks_only(data: paml.Dataset, seed: int) -> Fitted:
     """How often training users interacted; the user's own items last, as they are known only now."""
-    item_N = data.array("item")
-    count_I = torch.from_numpy(np.bincount(item_N[: data.training_rows], minlength=data.manifest.items))
+    trained_N = data.array("item")[: data.training_rows]
+    count_I = torch.from_numpy(np.bincount(trained_N, minlength=data.manifest.items)).to(torch.float32)
 
-    def rank(known: Known) -> torch.Tensor:
-        score_BI = count_I.to(torch.float32).repeat(len(known.user_B), 1)
-        return score_BI.scatter(1, torch.from_numpy(item_N[known.support.row_BL].astype(np.int64)), 0.0)
+    def of(data: paml.Dataset) -> Rank:
+        item_N = data.array("item")
 
-    return Fitted(None, {}, [], 0.0, rank=rank)
+        def rank(known: Known) -> torch.Tensor:
+            own_BS = torch.from_numpy(item_N[known.support.row_BL].astype(np.int64))
+            return count_I.repeat(len(known.user_B), 1).scatter(1, own_BS, 0.0)
+
+        return rank
+
+    return Fitted(None, {}, [], 0.0, ranker=Ranking(of))
 
 
 def test_an_entry_that_only_ranks_is_compared_by_its_lists(
@@ -307,7 +325,9 @@ def test_an_entry_that_only_ranks_is_compared_by_its_lists(
     assert set(results.list_groups) == {"popular", "melu"}
     assert all(0 < results.pooled["coverage"][name].mean < 1 for name in ("popular", "melu"))
     assert results.pooled["coverage"]["bias"].mean is None
-    assert "popular shows users the best list" in " ".join(results.verdict)
+    said = " ".join(results.verdict)
+    assert "shows users the best list" in said
+    assert "popular" in said
     assert "–" in (out / "tables" / "comparison.txt").read_text()
     assert "only ranks" in (out / "tables" / "comparison.txt").read_text()
     assert "bias" not in (out / "tables" / "lists.txt").read_text()
@@ -322,12 +342,15 @@ def test_an_entry_that_only_ranks_is_compared_by_its_lists(
 def test_whoever_reads_items_of_query_rows_is_stopped(
     world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def peek(data: paml.Dataset, seed: int) -> Fitted:
+    def peeking(data: paml.Dataset) -> Rank:
         def rank(known: Known) -> torch.Tensor:
             item_R = data.array("item")[data.array("offsets")[known.user_B + 1] - 1].astype(np.int64)
             return torch.eye(data.manifest.items)[torch.from_numpy(item_R)]
 
-        return Fitted(None, {}, [], 0.0, rank=rank)
+        return rank
+
+    def peek(data: paml.Dataset, seed: int) -> Fitted:
+        return Fitted(None, {}, [], 0.0, ranker=Ranking(peeking))
 
     monkeypatch.setitem(BASELINES, "cheat", Baseline("cheat", "cheat", frozenset({"rating"}), peek))
     with pytest.raises(IndexError):
@@ -350,6 +373,55 @@ def test_lists_are_those_of_evaluate(done: Path, world: paml.Dataset) -> None:
     assert strict["mse"] == found["mse"]
     with pytest.raises(SettingsError, match="liked is 9; expected a value of the scale, above 1 and at most 5"):
         paml.evaluate(done / "runs" / "reg_paml@0", world, liked=9)
+
+
+def test_lists_by_choice_and_by_rating_are_those_of_the_run(done: Path, world: paml.Dataset) -> None:
+    run, tasks = paml.load(done / "runs" / "reg_paml@0"), Tasks.of(world, "test")
+    scenarios = pl.read_parquet(done / "scenarios.parquet").filter(
+        pl.col("scenario") == "by", pl.col("method") == "reg_paml", pl.col("seed") == 0
+    )
+    results, evaluated = read_results(done), paml.evaluate(run, world)
+    assert evaluated["ordered_by"] == "preference"
+    assert evaluated["by"]["preference"]["ndcg10"] == evaluated["ndcg10"]
+    for order in ("choice", "rating"):
+        for shots in (3, None):
+            expected = discounted_gain(rank_users(world, tasks, run.rank(world, order), shots), 10)
+            known = "all" if shots is None else str(shots)
+            found = scenarios.filter(pl.col("value") == order, pl.col("known") == known)["ndcg10"]
+            assert np.allclose(found.to_numpy(), expected, equal_nan=True)
+        assert evaluated["by"][order]["ndcg10"]["all"] == pytest.approx(float(np.nanmean(expected)))
+    assert list(results.by.means) == ["melu", "reg_paml", "reg_paml gamma=0.5"]
+    assert [line.method for line in results.by.personal_rates["ndcg10"]] == ["reg_paml"]
+    assert "What lists are ordered by" in (done / "report.html").read_text()
+
+
+def test_variants_that_only_rank(world: paml.Dataset, tmp_path: Path) -> None:
+    out, variants = tmp_path / "out", ["melu head=choice", "paml head=choice"]
+    with pytest.raises(SettingsError, match="a choice among all items needs item vectors and no hidden layer"):
+        quick_compare(world, out, methods=["melu"], variants=variants, seeds=1)
+    assert not out.exists()  # found before anything is trained
+    short = {"epochs": 1, "ensemble_size": 1}
+    results = quick_compare(world, out, methods=["melu"], variants=variants, seeds=1, settings=short)
+    entries = {entry.name: entry for entry in results.plan.entries}
+    assert entries["paml head=choice"].rate == RateFacts(label="learning rate", bound=2.0)  # that of a choice
+    assert {name: entry.choice_method for name, entry in entries.items() if entry.learned} == {
+        "melu": "melu",
+        "melu head=choice": "melu",
+        "paml head=choice": "paml",
+    }
+    assert results.mean("melu head=choice") is None
+    assert results.mean("melu head=choice", "ndcg10") is not None
+    assert list(results.by.means["melu head=choice"]) == ["choice", "preference"]
+    assert list(results.by.choice_over_rating["ndcg10"]) == ["melu"]
+    assert "MeLU head=choice" in (out / "tables" / "lists.txt").read_text()
+    assert "only ranks" in (out / "tables" / "comparison.txt").read_text()
+    alone = quick_compare(
+        world, tmp_path / "alone", methods=(), variants=variants[:1], baselines=(), seeds=1, settings=short
+    )
+    assert any("MeLU head=choice shows users the best list" in sentence for sentence in alone.verdict)
+    only = paml.evaluate(out / "runs" / "melu head=choice@0", world)
+    assert "mse" not in only
+    assert list(only["by"]) == ["preference", "choice"]
 
 
 def test_training_that_reads_other_rows_is_stopped(world: paml.Dataset) -> None:

@@ -21,6 +21,7 @@ from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.evaluation.scoring import predict_rows
 from paml.methods.registry import METHODS
+from paml.recommend.preference import By
 from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import NewUser, Rating
 
@@ -80,18 +81,23 @@ def test_affinity_reaches_predictions_and_reasons(
     np.testing.assert_allclose(found_Q, expected_N[tasks.query_mask()], atol=1e-5)
     for user, items in zip(adapted, queries, strict=True):
         shift = user.predict(items) - run.adapt(user.new_user.profile).predict(items)
-        reasons = user.reasons(items, n=len(user.new_user.ratings))
+        reasons = user.reasons(items, n=len(user.new_user.ratings), by="rating")
         np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
         assert user.next_question() is not None
 
 
-def test_recommendations_are_the_highest_scores(run: paml.Run) -> None:
+@pytest.mark.parametrize("by", ["preference", "choice", "rating"])
+def test_recommendations_are_the_highest_scores(run: paml.Run, by: By) -> None:
     ratings = {"3": 5, "7": 1, "11": 4}
     user = run.adapt({"gender": "F", "age": "25"}, ratings)
     items = [item for item in run.predictor.catalogue.ids if item not in ratings]
-    order = np.argsort(-user.predict(items), kind="stable")
-    best = user.recommend(10)
+    order = np.argsort(-user.scores(by=by)[run.predictor.catalogue.rows(items)], kind="stable")
+    best = user.recommend(10, by=by)
     assert [one.item for one in best] == [items[k] for k in order[:10]]
+    assert [one.rating for one in best] == pytest.approx(user.predict([one.item for one in best]).tolist())
+    assert sum(np.exp(user.scores(by="choice"))) == pytest.approx(1.0, abs=1e-4)
+    assert best[0].chance == pytest.approx(np.exp(user.scores(by="choice"))[run.predictor.catalogue.row(best[0].item)])
+    assert user.recommend(3) == user.recommend(3, by="preference")
     assert best[0].title.startswith("Film ")
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     assert len(user.recommend(10_000)) == len(items)
@@ -106,9 +112,11 @@ def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_o
     new_users, queries, _ = new_users_of(run.data(), 3)
     for new_user, items in zip(new_users, queries, strict=True):
         user, unrated = run.adapt(new_user.profile, new_user.ratings), run.adapt(new_user.profile)
-        shift = user.predict(items) - unrated.predict(items)
-        reasons = user.reasons(items, n=len(new_user.ratings))
-        np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=2e-5)
+        rows = run.predictor.catalogue.rows(items)
+        for by in run.predictor.orders:
+            shift = user.scores(by=by)[rows] - unrated.scores(by=by)[rows]
+            reasons = user.reasons(items, n=len(new_user.ratings), by=by)
+            np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=5e-5)
         sizes = [abs(reason.effect) for reason in reasons[0]]
         assert sizes == sorted(sizes, reverse=True)
         alone = user.why(items[0], n=2)

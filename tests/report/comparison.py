@@ -11,7 +11,7 @@ from paml.analysis.plan import DataFacts, Plan, in_order, write_plan
 from paml.analysis.results import Results
 from paml.analysis.summarise import summarise_comparison
 from paml.data.schema import CLICK_WEIGHTS
-from paml.experiments.plan import choose_entries, metric_facts, pooled_facts, with_rate
+from paml.experiments.plan import choose_entries, metric_facts, pooled_facts, with_facts
 
 QUICK = 30  # resamples where the interval is not what is tested
 METHODS = ["melu", "paml", "reg_paml"]
@@ -85,6 +85,8 @@ def write_comparison(
             for k, value in enumerate(SHOTS):
                 more = 0.1 * (len(SHOTS) - 1 - k) * (1.0 if name in methods else 0.5)
                 shots.append(_scored(_under(cell, "shots", value), error_U + more, target, rng))
+            if name in methods and target == "rating":
+                shots += _by_orders(cell, error_U, target)
             items.append(_scored(_under(cell, "items", "warm"), error_U, target, rng))
             cold = np.arange(users) < users // 4
             items.append(_scored(_under(cell.filter(cold), "items", "cold"), error_U[cold] + 0.2, target, rng))
@@ -112,7 +114,7 @@ def write_comparison(
         same_split=True,
         group_by=group_by,
         liked=4.0 if target == "rating" else 1.0,
-        entries=in_order([with_rate(entry, recipe, {}, source, target) for entry in entries]),
+        entries=in_order([with_facts(entry, recipe, {}, source, target) for entry in entries]),
         metrics=metric_facts(target),
         pooled=pooled_facts(target),
     )
@@ -120,7 +122,9 @@ def write_comparison(
     (folder / "pooled.parquet").unlink(missing_ok=True)  # of an earlier comparison in the same folder
     if rows:
         pl.concat(rows).write_parquet(folder / "rows.parquet")
-        pl.concat([*shots, *items]).drop("support_rows", "user.age").write_parquet(folder / "scenarios.parquet")
+        pl.concat([*shots, *items], how="diagonal").drop("support_rows", "user.age").write_parquet(
+            folder / "scenarios.parquet"
+        )
         pl.DataFrame(cost, infer_schema_length=None).write_parquet(folder / "cost.parquet")
     if rows and users:
         pl.DataFrame(pooled, infer_schema_length=None).write_parquet(folder / "pooled.parquet")
@@ -163,6 +167,17 @@ def _people(rng: np.random.Generator, users: int, minor: float, undefined: float
 
 def _under(cell: pl.DataFrame, scenario: str, value: str) -> pl.DataFrame:
     return cell.with_columns(scenario=pl.lit(scenario), value=pl.lit(value))
+
+
+def _by_orders(cell: pl.DataFrame, error_U: np.ndarray, target: str) -> list[pl.DataFrame]:
+    """Lists by choice are a little worse than usual, and those by rating much worse."""
+    frames, rng = [], np.random.default_rng(0)
+    for order, worse in (("choice", 0.1), ("rating", 1.0)):
+        for k, known in enumerate(SHOTS):
+            more = worse + 0.1 * (len(SHOTS) - 1 - k)
+            found = _scored(_under(cell, "by", order), error_U + more, target, rng)
+            frames.append(found.with_columns(known=pl.lit(known)))
+    return frames
 
 
 def _scored(cell: pl.DataFrame, error_U: np.ndarray, target: str, rng: np.random.Generator) -> pl.DataFrame:

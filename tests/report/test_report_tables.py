@@ -325,3 +325,24 @@ def test_words() -> None:
     ]  # fmt: skip
     assert [p_value(p) for p in (None, 0.0001, 0.0499, 0.05)] == [NOTHING, "<0.001", "<0.05", "0.050"]
     assert [listing(names, 1) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a and 2 more"]
+
+
+def test_tables_of_orders_equal_the_results(make: Make) -> None:
+    found = make()
+    tables, label = named(found), {entry.label: entry.name for entry in found.plan.entries}
+    lines = parsed(render(tables["list_orders"], "markdown"))
+    assert [line["metric"] for line in lines] == ["nDCG@10"] * 3 + ["recall@20"] * 3
+    for line in lines:
+        name, metric = label[line[""]], {"nDCG@10": "ndcg10", "recall@20": "recall20"}[line["metric"]]
+        for order in ("rating", "choice", "preference"):
+            assert line[f"by {order}"] == number(found.by.means[name][order][metric])
+        assert line["choice − rating"] == number(found.by.choice_over_rating[metric][name].difference)
+    for line in parsed(render(tables["choice_shots"], "markdown")):
+        assert list(line.values())[1:] == [number(mean) for mean in found.by.shots["choice"].means[label[line[""]]]]
+    tests = parsed(render(tables["personal_rates"], "markdown"))
+    expected = [*found.by.personal_rates["ndcg10"], *found.by.personal_rates["recall20"]]
+    for line, test in zip(tests, expected, strict=True):
+        assert label[line["method"]] == test.method
+        assert line["difference"] == precise(test.difference, 3)
+    clicks = named(make(target="click", source="taobao", variants=()))
+    assert not {"list_orders", "choice_shots", "personal_rates"} & set(clicks)

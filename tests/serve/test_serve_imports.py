@@ -8,7 +8,14 @@ import pytest
 import paml
 from serve.serving import Server
 
-NOT_SERVED = ("paml.training.loop", "paml.experiments", "paml.baselines", "paml.analysis", "paml.report")
+NOT_SERVED = (
+    "paml.training.loop",
+    "paml.training.train",
+    "paml.experiments",
+    "paml.baselines",
+    "paml.analysis",
+    "paml.report",
+)
 
 
 def test_a_server_loads_what_it_serves_with(trained: paml.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ def test_fewer_ratings_shrink_harder() -> None:
 
 
 def test_large_data_have_smaller_ensembles() -> None:
-    assert RULES["ensemble_size"](MOVIES) == 8
-    assert RULES["ensemble_size"](replace(MOVIES, rows=2_000_000)) == 4
+    assert RULES["ensemble_size"](MOVIES) == 12
+    assert RULES["ensemble_size"](replace(MOVIES, rows=2_000_000)) == 5
 
 
 def test_the_size_is_that_of_training_users(world: paml.Dataset) -> None:

@@ -6,6 +6,7 @@ fairness     the gap between major and minor users, and tests of it
 rates        the users' learning rates, and whether they are personal at all
 entries      means of entries, and which are best
 shots        few known ratings: means, and the best method against the best baseline
+orders       what lists are ordered by: means, and what choice and a personal rate bring
 plan         what a comparison is asked to do
 environment  with what it was computed
 results      everything that a report says, as one value

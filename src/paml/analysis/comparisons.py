@@ -179,7 +179,7 @@ def paired_table(
         for method in method_names(rows)
         if method != reference
     ]
-    return _family(table)
+    return corrected(table)
 
 
 def pairs_table(
@@ -188,12 +188,12 @@ def pairs_table(
     """Of each pair that has rows, the second minus the first; one family of tests, with Holm's correction."""
     present = set(method_names(rows))
     known = [(first, second) for first, second in pairs if {first, second} <= present]
-    return _family([paired(rows, second, first, metric, seed=seed, resamples=resamples) for first, second in known])
+    return corrected([paired(rows, second, first, metric, seed=seed, resamples=resamples) for first, second in known])
 
 
-def _family(table: list[Paired]) -> list[Paired]:
-    corrected = holm([line.t_p for line in table])
-    return [replace(line, holm_p=p) for line, p in zip(table, corrected, strict=True)]
+def corrected(table: list[Paired]) -> list[Paired]:
+    """Tests as one family, with Holm's correction."""
+    return [replace(line, holm_p=p) for line, p in zip(table, holm([line.t_p for line in table]), strict=True)]
 
 
 def of_method(rows: pl.DataFrame, method: str, metric: str) -> pl.DataFrame:

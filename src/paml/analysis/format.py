@@ -17,6 +17,11 @@ def number(value: float | None, places: int = 3) -> str:
     return text.replace("-", "−") if any(digit in text for digit in "123456789") else text.removeprefix("-")
 
 
+def signed(value: float, places: int = 3) -> str:
+    """The same, with a plus sign where it is positive."""
+    return ("+" if value > 0 else "") + number(value, places)
+
+
 def spread(mean: float | None, deviation: float | None, places: int = 3) -> str:
     """mean ± standard deviation; the mean alone with a single seed."""
     middle = number(mean, places)
@@ -48,6 +53,11 @@ def precise(value: float | None, places: int) -> str:
     if value is None or value == 0 or abs(value) >= 10 ** (1 - places):
         return number(value, places)
     return significant(value, 2)
+
+
+def precise_interval(found: Interval | None, places: int) -> str:
+    """Its bounds, each with digits enough to see it."""
+    return NOTHING if found is None else f"{precise(found.low, places)} to {precise(found.high, places)}"
 
 
 def percent(share: float, places: int = 1) -> str:

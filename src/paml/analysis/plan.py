@@ -83,6 +83,8 @@ class Entry(Settings):
     """Those of a variant, as people type them."""
     rate: RateFacts | None = None
     """None where all users have the same rate, and in plans that were made before this was recorded."""
+    choice_method: str | None = None
+    """The method of the part that knows which items users choose; None if there is no such part."""
 
     @property
     def learned(self) -> bool:

@@ -135,6 +135,19 @@ class ShotTest(Settings):
         return self.method_mean / self.baseline_mean if both else None  # type: ignore[operator]
 
 
+class ListOrders(Settings):
+    """What lists may be ordered by: entries with a choice part."""
+
+    means: dict[str, dict[str, dict[str, Number]]] = Field(default_factory=dict)
+    """Entry -> order (rating, choice, preference) -> metric of lists, with all ratings known."""
+    shots: dict[str, Shots] = Field(default_factory=dict)
+    """Order (choice, rating) -> the first metric of lists by the number of known ratings."""
+    choice_over_rating: dict[str, dict[str, Paired]] = Field(default_factory=dict)
+    """Metric of lists -> entry -> its lists by choice less those by predicted rating."""
+    personal_rates: dict[str, tuple[Paired, ...]] = Field(default_factory=dict)
+    """Metric of lists -> by choice alone: methods with a rate per user less MeLU."""
+
+
 class Items(Settings):
     """The headline metric on items that training users interacted with (warm) or did not (cold), by entry."""
 
@@ -233,6 +246,8 @@ class Results(Settings):
     """Metric -> by the number of known ratings: the headline metric, and those of lists."""
     shot_tests: dict[str, tuple[ShotTest, ...]] = Field(default_factory=dict)
     """Metric of lists -> for each number of known ratings, the best method against the best baseline."""
+    by: ListOrders = ListOrders()
+    """What lists are ordered by."""
     items: Items
     cost: dict[str, Cost]
     environments: tuple[Environment, ...] = ()

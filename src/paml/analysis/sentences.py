@@ -7,7 +7,7 @@ from typing import Literal
 
 from paml.analysis.comparisons import SIGNIFICANT, Paired, improves
 from paml.analysis.fairness import MARGIN, GroupGap
-from paml.analysis.format import count, interval, listing, number, p_words, percent, spread, upper
+from paml.analysis.format import count, interval, listing, number, p_words, percent, signed, spread, upper
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Best, Groups, Results
 
@@ -115,13 +115,9 @@ def _gap_against(results: Results, metric: MetricFacts, against: GroupGap, basel
     if baseline is None or against.minor is None or against.major is None or against.difference is None:
         return []
     sure = "not tested" if p is None else p_words(p) + ("" if p < SIGNIFICANT else ", not significant")
-    minor, major, apart = (_signed(value, places) for value in (against.minor, against.major, against.difference))
+    minor, major, apart = (signed(value, places) for value in (against.minor, against.major, against.difference))
     changes = f"minor users change by {minor} and major users by {major} (difference {apart}, {sure})"
     return [f"Against {results.plan.labels[baseline]}, {changes}."]
-
-
-def _signed(value: float, places: int) -> str:
-    return ("+" if value > 0 else "") + number(value, places)
 
 
 def beats_from(

@@ -9,6 +9,9 @@ from paml.analysis.plan import MetricFacts, Plan
 from paml.analysis.results import Shots, ShotTest
 from paml.analysis.tests import RESAMPLES
 
+ALL = "all"
+"""The number of known ratings if nothing is withheld."""
+
 
 def scenario(scenarios: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows of one scenario."""
@@ -20,8 +23,12 @@ def scenario(scenarios: pl.DataFrame, name: str) -> pl.DataFrame:
 def by_shots(scenarios: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """The rows of each number of known ratings, fewest first; "all" is the last. The query rows are the same."""
     part = scenario(scenarios, "shots")
-    values = sorted(part["value"].unique().to_list(), key=lambda v: int(v) if v.isdigit() else math.inf)
-    return {value: part.filter(pl.col("value") == value) for value in values}
+    return {value: part.filter(pl.col("value") == value) for value in in_order(part["value"])}
+
+
+def in_order(numbers: pl.Series) -> list[str]:
+    """Different numbers of known ratings, fewest first."""
+    return sorted(numbers.unique().to_list(), key=lambda number: math.inf if number == ALL else int(number))
 
 
 def shots(parts: dict[str, pl.DataFrame], metric: str, names: list[str]) -> Shots:

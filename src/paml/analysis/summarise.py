@@ -10,6 +10,7 @@ from paml.analysis import comparisons, fairness
 from paml.analysis.comparisons import OverSeeds
 from paml.analysis.entries import LEARNED, Table, best_entries, best_in, means, over_seeds, sign, with_values
 from paml.analysis.environment import read_environments
+from paml.analysis.orders import orders
 from paml.analysis.paper import beside_paper
 from paml.analysis.plan import Entry, MetricFacts, Plan, read_plan
 from paml.analysis.quoted import PAPER_BASELINES
@@ -80,6 +81,7 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
         by_activity=ByActivity(bins=_by_activity(rows, headline, names)),
         shots={metric.name: shots(parts, metric.name, names) for metric in (plan.headline, *plan.about("list"))},
         shot_tests={metric.name: shot_tests(parts, plan, metric, resamples) for metric in plan.about("list")},
+        by=orders(scenarios, rows, plan, resamples),
         items=_items(scenarios, headline, names),
         cost=_cost(cost, names),
         environments=read_environments(folder),

@@ -33,9 +33,16 @@ def recommend_command(
     ] = None,
     number: Annotated[int, typer.Option("-n", help="How many items.", min=1)] = 10,
     why: Annotated[bool, typer.Option("--why", help="Add the ratings that moved each score most.")] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", help="What orders the list: preference, choice or rating; by default the first that is known."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Recommend items to a new user, given a profile and a few ratings."""
+    from paml.recommend.preference import check_order
     from paml.recommend.requests import Rating
     from paml.recommend.user import as_answer
     from paml.settings import parse_assignments
@@ -44,12 +51,13 @@ def recommend_command(
     ratings = [Rating(*_rated(text)) for text in rate or ()]
     user = Run.load(path).adapt(parse_assignments(profile or []), ratings)
     where = parse_assignments(context or []) or None
-    found = user.recommend(number, context=where)
-    reasons = user.reasons([entry.item for entry in found], context=where) if why else [[] for _ in found]
+    order = check_order(by, user.predictor.orders)
+    found = user.recommend(number, context=where, by=order)
+    reasons = user.reasons([entry.item for entry in found], context=where, by=order) if why else [[] for _ in found]
     if as_json:
         print_json(as_answer(user, found, reasons))
     else:
-        render_recommendations(standard_output(), user, found, reasons)
+        render_recommendations(standard_output(), user, found, reasons, order)
 
 
 def _rated(text: str) -> tuple[str, float]:

@@ -59,7 +59,9 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     """All, major and minor users side by side: errors on query rows, then the lists of all items."""
     from paml.evaluation.metrics import METRICS, Metric
 
-    values = {name: value for name, value in result.items() if isinstance(value, dict) and name != "undefined"}
+    values = {
+        name: value for name, value in result.items() if isinstance(value, dict) and name not in ("undefined", "by")
+    }
     lists = [name for name in values if name in METRICS and not isinstance(METRICS[name], Metric)]
     title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
     console.print(_by_group(title, {name: value for name, value in values.items() if name not in lists}))
@@ -67,6 +69,12 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
     title = f"What a user would be shown, of all items (relevant: {result['liked']:g} or higher)"
     console.print(_by_group(title, {name: values[name] for name in lists}))
+    by = result["ordered_by"]
+    console.print(f"Lists are ordered by {'what is predicted' if by == 'rating' else by}.")
+    if result["by"]:
+        console.print(
+            _by_group("ndcg10 of lists ordered by", {by: line["ndcg10"] for by, line in result["by"].items()})
+        )
     for name, count in result["undefined"].items():
         if count:
             console.print(f"{name} is undefined for {count:,} users, who are excluded from its mean")
@@ -86,21 +94,28 @@ def _by_group(title: str, values: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
+def _number_beside(name: str, value: float) -> str:
+    """A predicted rating, or the chance of a choice."""
+    return f"{value:.1%}" if name == "chance" else f"{value:.3f}"
+
+
 def render_recommendations(
-    console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]
+    console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]], by: str
 ) -> None:
     """The items, best first, with what moved their scores; and the user's learning rate and group."""
     table = Table(show_edge=False)
     for name in ("item", "title"):
         table.add_column(name)
-    table.add_column("score", justify="right")
+    table.add_column(by, justify="right")
+    beside = [name for name in ("rating", "chance") if name != by and all(vars(one)[name] is not None for one in found)]
+    for name in beside:
+        table.add_column(name, justify="right")
     if any(reasons):
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
+        numbers = [f"{entry.score:.3f}", *(_number_beside(name, vars(entry)[name]) for name in beside)]
         lines = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
-        table.add_row(
-            *map(escape, (entry.item, entry.title)), f"{entry.score:.3f}", *([escape(lines)] if lines else [])
-        )
+        table.add_row(*map(escape, (entry.item, entry.title)), *numbers, *([escape(lines)] if lines else []))
     console.print(table)
     console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
 

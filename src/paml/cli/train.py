@@ -46,7 +46,7 @@ def train_command(
     """Train a method on a prepared data set."""
     from paml.progress import for_terminal
     from paml.settings import parse_assignments
-    from paml.training.loop import train
+    from paml.training.train import train
 
     use_threads(threads)
     run = train(

@@ -8,7 +8,7 @@ Legend: U users, B users of a block, I items, L places of a list, Q query rows.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,21 @@ JUDGED_SHOTS: tuple[int | None, ...] = (0, 1, 3, 5, 10, None)
 
 Rank = Callable[[Known], Tensor]
 """From what is known about B users to a score of every item, (B, I), on any scale: higher is better."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What lists may be ordered by; the scores of all of it come from one pass, which adapts to a user once."""
+
+    names: tuple[str, ...]
+    """Those that are used unless another is asked for come first."""
+    scores: Callable[[Known], Mapping[str, Tensor]]
+    """By name, as `Rank`."""
+
+    @classmethod
+    def single(cls, rank: Rank, name: str = "score") -> "Orders":
+        """Of an entry that knows only one."""
+        return cls((name,), lambda known: {name: rank(known)})
 
 
 @dataclass(frozen=True)
@@ -72,43 +87,64 @@ def users_at_once(items: int) -> int:
     return max(1, min(512, CELLS_AT_ONCE // max(items, 1)))
 
 
-@torch.no_grad()
 def rank_users(data: Dataset, tasks: Tasks, rank: Rank, shots: int | None = None, liked: float | None = None) -> Lists:
     """The lists of all users of `tasks`, given their stored support sets or the first `shots` rows of these.
 
     `rank` never gets to see the query rows. `liked` is the lowest relevant target; without it, `liked_level`.
     """
+    (found,) = rank_by_all(data, tasks, Orders.single(rank), shots, liked).values()
+    return found
+
+
+@torch.no_grad()
+def rank_by_all(
+    data: Dataset, tasks: Tasks, orders: Orders, shots: int | None = None, liked: float | None = None
+) -> dict[str, Lists]:
+    """The same by everything that lists may be ordered by."""
     items, liked = data.manifest.items, liked_level(data.schema.target) if liked is None else liked
     item_N, target_N = data.array("item"), data.array("target")
-    length = min(LENGTH, items)
-    found = Lists(
-        np.full((len(tasks), LENGTH), -1, dtype=np.int64),
-        *(np.zeros((len(tasks), LENGTH), dtype=bool) for _ in range(2)),
-        *(np.zeros(len(tasks), dtype=np.int64) for _ in range(2)),
-    )
+    found = {name: _no_lists(len(tasks)) for name in orders.names}
     for batch in tasks.stored(users_at_once(items), shots):
         user_B = batch.user_B - tasks.first
-        score_BI = rank(Known(batch.user_B, batch.support)).to(torch.float32)
-        assert score_BI.shape == (len(user_B), items), "a score for every item"
         start_B = np.asarray(tasks.offsets[user_B], dtype=np.int64)
         stored = Block.of(start_B, np.asarray(tasks.support[user_B], dtype=np.int64))
-        # a support item in a query row, too, is no candidate: the list leaves it out
-        score_BI = score_BI.scatter(1, torch.from_numpy(_items(item_N, stored)), -math.inf)
-        top = score_BI.topk(length, dim=1)
+        stored_BS = torch.from_numpy(_items(item_N, stored))
         owner_Q, place_Q = np.nonzero(batch.query.mask_BL)
         row_Q = batch.query.row_BL[owner_Q, place_Q]
-        rated_Q, liked_Q = item_N[row_Q].astype(np.int64), target_N[row_Q] >= liked
-        open_Q = torch.isfinite(score_BI[torch.from_numpy(owner_Q), torch.from_numpy(rated_Q)]).numpy()
-        owner_Q, rated_Q, liked_Q = owner_Q[open_Q], rated_Q[open_Q], liked_Q[open_Q]
-        kind_BI = torch.zeros(score_BI.shape, dtype=torch.int8)
-        kind_BI[torch.from_numpy(owner_Q), torch.from_numpy(rated_Q)] = torch.from_numpy(1 + liked_Q.astype(np.int8))
-        kind_BL = kind_BI.gather(1, top.indices).numpy()
-        item_BL = np.where(np.isfinite(top.values.numpy()), top.indices.numpy(), -1)
-        found.item_UL[user_B, :length] = item_BL
-        found.rated_UL[user_B, :length], found.relevant_UL[user_B, :length] = kind_BL > 0, kind_BL == 2
-        found.relevant_U[user_B] = np.bincount(owner_Q[liked_Q], minlength=len(user_B))
-        found.first_U[user_B] = _first(score_BI, owner_Q[liked_Q], rated_Q[liked_Q])
+        query = owner_Q, item_N[row_Q].astype(np.int64), target_N[row_Q] >= liked
+        scores = orders.scores(Known(batch.user_B, batch.support))
+        for name, lists in found.items():
+            score_BI = scores[name].to(torch.float32)
+            assert score_BI.shape == (len(user_B), items), "a score for every item"
+            # a support item in a query row, too, is no candidate: the list leaves it out
+            _fill(lists, user_B, score_BI.scatter(1, stored_BS, -math.inf), *query)
     return found
+
+
+def _no_lists(users: int) -> Lists:
+    """Empty lists, to be filled."""
+    return Lists(
+        np.full((users, LENGTH), -1, dtype=np.int64),
+        *(np.zeros((users, LENGTH), dtype=bool) for _ in range(2)),
+        *(np.zeros(users, dtype=np.int64) for _ in range(2)),
+    )
+
+
+def _fill(
+    lists: Lists, user_B: np.ndarray, score_BI: Tensor, owner_Q: np.ndarray, rated_Q: np.ndarray, liked_Q: np.ndarray
+) -> None:
+    """The lists of a block's users, given the owners and items of their query rows, and which of these are liked."""
+    length = min(LENGTH, score_BI.shape[1])
+    top = score_BI.topk(length, dim=1)
+    open_Q = torch.isfinite(score_BI[torch.from_numpy(owner_Q), torch.from_numpy(rated_Q)]).numpy()
+    owner_Q, rated_Q, liked_Q = owner_Q[open_Q], rated_Q[open_Q], liked_Q[open_Q]
+    kind_BI = torch.zeros(score_BI.shape, dtype=torch.int8)
+    kind_BI[torch.from_numpy(owner_Q), torch.from_numpy(rated_Q)] = torch.from_numpy(1 + liked_Q.astype(np.int8))
+    kind_BL = kind_BI.gather(1, top.indices).numpy()
+    lists.item_UL[user_B, :length] = np.where(np.isfinite(top.values.numpy()), top.indices.numpy(), -1)
+    lists.rated_UL[user_B, :length], lists.relevant_UL[user_B, :length] = kind_BL > 0, kind_BL == 2
+    lists.relevant_U[user_B] = np.bincount(owner_Q[liked_Q], minlength=len(user_B))
+    lists.first_U[user_B] = _first(score_BI, owner_Q[liked_Q], rated_Q[liked_Q])
 
 
 def quality(data: Dataset, tasks: Tasks, rank: Rank, liked: float | None = None) -> float:

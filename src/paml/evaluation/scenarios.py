@@ -1,11 +1,12 @@
 """One fitted entry of a comparison on the test users: all support ratings, few of them, known and new items.
 
-An entry predicts, ranks all items, or does both; the metrics of what it does not do are null. Legend: N rows of the
+An entry predicts, ranks all items, or does both; the metrics of what it does not do are null. One whose lists may be
+ordered by several things is judged by all of them. Legend: N rows of the
 test users, Q their query rows, U users.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +20,12 @@ from paml.errors import TrainingError
 from paml.evaluation.blinding import require_untouched
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics, list_metrics, row_metrics
-from paml.evaluation.ranking import Lists, Rank, rank_users
+from paml.evaluation.ranking import Lists, Orders, rank_by_all
 from paml.evaluation.scoring import list_columns, per_user_metrics, score_rows, user_rows
 
 SHOTS = (0, 1, 3, 5, 10, 20)
+BY = "by"
+"""The scenario of lists that are ordered by something else than usual."""
 SAMPLE = 20_000
 """Query rows whose predicted probabilities are kept, for calibration."""
 
@@ -55,7 +58,7 @@ class _Entry:
     data: Dataset
     name: str
     predict: Predict | None
-    rank: Rank | None
+    orders: Orders | None
     liked: float | None
     tasks: Tasks
     items: ItemFacts | None
@@ -69,11 +72,11 @@ class _Entry:
         require_untouched(prediction_N[self.tasks.query_mask()], f"{self.name}{known}")
         return prediction_N, rate_U
 
-    def lists(self, shots: int | None) -> Lists | None:
-        """What each user would be shown."""
-        if self.rank is None:
-            return None
-        return rank_users(self.data, self.tasks, _checked(self.rank, self.name), shots, self.liked)
+    def lists(self, shots: int | None) -> dict[str, Lists]:
+        """What each user would be shown, by what it is ordered by; the usual first."""
+        if self.orders is None:
+            return {}
+        return rank_by_all(self.data, self.tasks, _checked(self.orders, self.name), shots, self.liked)
 
     def rows(self, predicted: tuple[np.ndarray, np.ndarray | None] | None, lists: Lists | None) -> pl.DataFrame:
         """One row per user; null for what the entry does not do."""
@@ -92,6 +95,16 @@ class _Entry:
             return rows.with_columns(nothing.alias(metric.name) for metric in list_metrics(kind))
         return rows.with_columns(list_columns(kind, lists, self.items))
 
+    def further(self, lists: dict[str, Lists], shots: int | None) -> list[pl.DataFrame]:
+        """Rows by each further thing that lists may be ordered by: scenario `by`, and how many ratings are known."""
+        kind, items = self.data.schema.target.kind, self.items
+        frames = []
+        for order, found in list(lists.items())[1:]:
+            assert items is not None  # as there are lists
+            rows = user_rows(self.data, self.tasks).with_columns(list_columns(kind, found, items, judged=True))
+            frames.append(_marked(rows, BY, order).with_columns(known=pl.lit(_number(shots))))
+        return frames
+
 
 def score(
     data: Dataset,
@@ -99,25 +112,29 @@ def score(
     predict: Predict | None,
     *,
     few: bool,
-    rank: Rank | None = None,
+    orders: Orders | None = None,
     liked: float | None = None,
 ) -> Scores:
     """Score an entry on the test users; `few` also asks for the k-shot scenarios.
 
-    `predict` is None for an entry that only ranks, `rank` for one that only predicts; `liked` is the lowest target of a
-    relevant item (by default `ranking.liked_level`).
+    `predict` is None for an entry that only ranks, `orders` for one that only predicts; `liked` is the lowest target of
+    a relevant item (by default `ranking.liked_level`).
     """
     tasks = Tasks.of(data, "test")
-    one = _Entry(data, entry, predict, rank, liked, tasks, None if rank is None else ItemFacts.of(data))
+    one = _Entry(data, entry, predict, orders, liked, tasks, None if orders is None else ItemFacts.of(data))
     started = time.perf_counter()
     predicted = one.predictions(None)
     seconds = time.perf_counter() - started
     started = time.perf_counter()
-    lists = one.lists(None)
+    by = one.lists(None)
     rank_seconds = time.perf_counter() - started
+    lists = _usual(by)
     rows = one.rows(predicted, lists)
-    scenarios = [_marked(rows, "shots", "all")]
-    scenarios += [_marked(one.rows(one.predictions(k), one.lists(k)), "shots", str(k)) for k in (SHOTS if few else ())]
+    scenarios = [_marked(rows, "shots", _number(None)), *one.further(by, None)]
+    for shots in SHOTS if few else ():
+        by = one.lists(shots)
+        scenarios.append(_marked(one.rows(one.predictions(shots), _usual(by)), "shots", _number(shots)))
+        scenarios += one.further(by, shots)
     query_N, prediction_N = tasks.query_mask(), None if predicted is None else predicted[0]
     scenarios += [] if prediction_N is None else _by_item(data, tasks, query_N, prediction_N)
     clicks = data.schema.target.kind == "click" and prediction_N is not None
@@ -127,23 +144,32 @@ def score(
         _sample(data, tasks, query_N, prediction_N) if clicks and prediction_N is not None else None,
         _pooled(one, query_N, prediction_N, lists),
         None if predict is None else 1000 * seconds / max(len(tasks), 1),
-        None if rank is None else 1000 * rank_seconds / max(len(tasks), 1),
+        None if orders is None else 1000 * rank_seconds / max(len(tasks), 1),
     )
 
 
-def _checked(rank: Rank, entry: str) -> Rank:
+def _usual(lists: dict[str, Lists]) -> Lists | None:
+    """The lists as users would be shown them."""
+    return next(iter(lists.values()), None)
+
+
+def _number(shots: int | None) -> str:
+    return "all" if shots is None else str(shots)
+
+
+def _checked(orders: Orders, entry: str) -> Orders:
     """The same, refusing scores that are not numbers: the entry diverged, or it read what it must not know."""
 
-    def checked(known: Known) -> Tensor:
-        score_BI = rank(known)
-        if torch.isnan(score_BI).any():
+    def checked(known: Known) -> Mapping[str, Tensor]:
+        scores = orders.scores(known)
+        if any(torch.isnan(score_BI).any() for score_BI in scores.values()):
             raise TrainingError(
                 f"scores of '{entry}' are not numbers: it diverged, or it read what it must not know",
                 remedy="lower its learning rates; if that does not help, report a bug",
             )
-        return score_BI
+        return scores
 
-    return checked
+    return Orders(orders.names, checked)
 
 
 def _marked(rows: pl.DataFrame, scenario: str, value: str) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 Legend: B users, I items, U users of a split, N rows, Q query rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -105,13 +105,22 @@ class CatalogueScorer:
     def rank(self, score: Callable[[SupportBatch], Tensor] | None = None) -> Rank:
         """Ranks users by these predictions or, given what is known about them, by another `score`."""
         by = self if score is None else score
+        scores = scores_of_all(self.loader, lambda batch: {"": by(batch)})
+        return lambda known: scores(known)[""]
 
-        @torch.no_grad()
-        def rank(known: Known) -> Tensor:
-            items = self.loader.all_items()
-            return torch.cat([by(self.loader.load_known(part, items)) for part in _parts(known)])
 
-        return rank
+def scores_of_all(
+    loader: Loader, scores: Callable[[SupportBatch], Mapping[str, Tensor]]
+) -> Callable[[Known], dict[str, Tensor]]:
+    """From what is known about users to scores of all items, by name: a few users at a time."""
+
+    @torch.no_grad()
+    def of(known: Known) -> dict[str, Tensor]:
+        items = loader.all_items()
+        parts = [scores(loader.load_known(part, items)) for part in _parts(known)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    return of
 
 
 def rank_with(ensemble: Ensemble, loader: Loader) -> Rank:
@@ -146,9 +155,10 @@ def score_rows(data: Dataset, tasks: Tasks, prediction_N: np.ndarray, rate_U: np
     )
 
 
-def list_columns(kind: str, lists: Lists, items: ItemFacts) -> list[pl.Series]:
-    """Every metric of lists, one value per user."""
-    return [pl.Series(metric.name, metric.compute(lists, items)) for metric in metrics.list_metrics(kind)]
+def list_columns(kind: str, lists: Lists, items: ItemFacts, *, judged: bool = False) -> list[pl.Series]:
+    """Every metric of lists, one value per user; `judged` leaves out those that only describe lists."""
+    wanted = [metric for metric in metrics.list_metrics(kind) if not judged or metric.about != "contents"]
+    return [pl.Series(metric.name, metric.compute(lists, items)) for metric in wanted]
 
 
 def per_user_metrics(

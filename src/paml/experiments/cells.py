@@ -22,13 +22,15 @@ from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
+from paml.evaluation.ranking import Orders
 from paml.evaluation.scenarios import Scores, score
 from paml.evaluation.scoring import predict_rows
+from paml.experiments.orders import orders_of
 from paml.files import new_folder
 from paml.progress import Progress
 from paml.training.allocator import return_freed_memory
-from paml.training.loop import train
 from paml.training.run import Run
+from paml.training.train import train
 
 EMBEDDED_USERS = 2000  # whose embeddings are kept, for figures
 
@@ -74,8 +76,9 @@ def _run_baseline(data: Dataset, plan: Plan, name: str, seed: int) -> tuple[Scor
     cost = pl.DataFrame({"fit_seconds": [seconds], "refit_seconds": [fitted.refit_seconds]})
     cost = cost.with_columns(pl.col("refit_seconds").cast(pl.Float64), chosen=pl.lit(json.dumps(fitted.chosen)))
     few, predicts = not baseline.reference, None if predictor is None else predict
-    rank = None if fitted.ranker is None else fitted.ranker.rank(BlindedDataset(data, "items"))
-    scores = score(data, name, predicts, few=few, rank=rank, liked=plan.liked)
+    ranker, blinded = fitted.ranker, BlindedDataset(data, "items")
+    orders = None if ranker is None else Orders.single(ranker.rank(blinded))
+    scores = score(data, name, predicts, few=few, orders=orders, liked=plan.liked)
     return replace(scores, milliseconds=None) if baseline.reference else scores, {"cost": cost}
 
 
@@ -105,9 +108,8 @@ def _run_method(
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
     if seed == plan.seeds[0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
-    blinded = BlindedDataset(data, "items")
-    predicts = None if run.rater is None else predict
-    scores = score(data, entry.name, predicts, few=True, rank=run.rank(blinded), liked=plan.liked)
+    predicts, orders = None if run.rater is None else predict, orders_of(run, BlindedDataset(data, "items"))
+    scores = score(data, entry.name, predicts, few=True, orders=orders, liked=plan.liked)
     return scores, frames
 
 

@@ -12,8 +12,9 @@ from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
-from paml.evaluation.ranking import Lists, check_liked, rank_users
+from paml.evaluation.ranking import Lists, check_liked, rank_by_all
 from paml.evaluation.scoring import Split, list_columns, summarise
+from paml.experiments.orders import orders_of
 from paml.files import write_table
 from paml.training.run import Run
 
@@ -31,6 +32,9 @@ def evaluate(
     trained on, needed only if that was moved; `split` is `test`, `validation` or `train`; `liked` is the lowest target
     of an item that belongs on a user's list (by default three quarters of the scale: 4 of 5).
 
+    In the result, `ordered_by` is what lists are ordered by; for a run that knows about ratings and choice, `by` has
+    the metrics of lists ordered by each.
+
     >>> paml.evaluate(run)["mse"]["all"], paml.evaluate(run)["ndcg10"]["all"]
     """
     run = run if isinstance(run, Run) else Run.load(run)
@@ -38,6 +42,7 @@ def evaluate(
     check_liked(opened.schema.target, liked)
     items = ItemFacts.of(opened)
     rows, lists = scored_rows(run, opened, split, items, liked)
+    usual = next(iter(lists))
     write_table(run.path / "rows.parquet", rows)
     settings = run.settings
     return {
@@ -49,17 +54,32 @@ def evaluate(
         "fingerprint": settings.fingerprint,
         "liked": liked_level(opened.schema.target) if liked is None else liked,
         **summarise(rows),
-        **_exposure(opened.schema.target.kind, rows["group"], lists, items),
+        **_exposure(opened.schema.target.kind, rows["group"], lists[usual], items),
+        "ordered_by": usual,
+        "by": _by(opened.schema.target.kind, rows.select("user", "group", "rate"), lists, items),
     }
 
 
 def scored_rows(
     run: Run, data: Dataset, split: Split, items: ItemFacts, liked: float | None = None
-) -> tuple[pl.DataFrame, Lists]:
-    """One row per user with all metrics, and the users' lists; the ranker does not see the items of query rows."""
+) -> tuple[pl.DataFrame, dict[str, Lists]]:
+    """One row per user with all metrics, and the users' lists by all that they may be ordered by, the usual first.
+
+    The ranker does not see the items of query rows.
+    """
     rows = run.evaluate(data, split)
-    lists = rank_users(data, Tasks.of(data, split), run.rank(BlindedDataset(data, "items")), None, liked)
-    return rows.with_columns(list_columns(data.schema.target.kind, lists, items)), lists
+    lists = rank_by_all(data, Tasks.of(data, split), orders_of(run, BlindedDataset(data, "items")), None, liked)
+    usual = next(iter(lists.values()))
+    return rows.with_columns(list_columns(data.schema.target.kind, usual, items)), lists
+
+
+def _by(kind: str, users: pl.DataFrame, lists: dict[str, Lists], items: ItemFacts) -> dict[str, dict[str, Any]]:
+    """The metrics that judge lists, by what these are ordered by; empty where that is only one thing."""
+    if len(lists) < 2:
+        return {}
+    columns = {name: list_columns(kind, found, items, judged=True) for name, found in lists.items()}
+    means = {name: summarise(users.with_columns(found)) for name, found in columns.items()}
+    return {name: {one.name: means[name][one.name] for one in found} for name, found in columns.items()}
 
 
 def _exposure(kind: str, group: pl.Series, lists: Lists, items: ItemFacts) -> dict[str, dict[str, float | None]]:

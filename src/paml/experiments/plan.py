@@ -15,9 +15,9 @@ from paml.data.schema import CLICK_WEIGHTS, liked_level
 from paml.errors import SettingsError, nearest
 from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
 from paml.evaluation.ranking import check_liked
-from paml.methods.registry import find_method, methods_of
+from paml.methods.registry import check_choice, find_method, methods_of
 from paml.settings import parse_assignments
-from paml.training.recipe import load_recipe, recipe_digest, recipe_for
+from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for
 
 
 def choose_entries(
@@ -82,19 +82,25 @@ def make_plan(
         same_split=same_split,
         group_by=group_by,
         liked=liked_level(data.schema.target) if liked is None else liked,
-        entries=in_order([with_rate(entry, recipe, settings, data.manifest.source.name, kind) for entry in entries]),
+        entries=in_order([with_facts(entry, recipe, settings, data.manifest.source.name, kind) for entry in entries]),
         metrics=metric_facts(kind),
         pooled=pooled_facts(kind),
     )
 
 
-def with_rate(entry: Entry, recipe: str | Path, settings: Mapping[str, Any], source: str, kind: str) -> Entry:
-    """An entry and what is known about its users' rates, if it gives each user one."""
-    method = None if entry.method is None else find_method(entry.method)
-    if entry.method is None or method is None or method.largest_rate is None:
+def with_facts(entry: Entry, recipe: str | Path, settings: Mapping[str, Any], source: str, kind: str) -> Entry:
+    """An entry and what is known about its users' rates, if it gives each user one, and about its choice part."""
+    if entry.method is None:
         return entry
-    chosen = load_recipe(recipe, entry.method, {**settings, **entry.settings}, source, kind)
-    return entry.model_copy(update={"rate": RateFacts(label=method.rate_label, bound=method.largest_rate(chosen))})
+    given = {**settings, **entry.settings}
+    chooses = given.get("head") == CHOICE
+    chosen = load_recipe(recipe, entry.method, given, source, CHOICE if chooses else kind)
+    method, part = find_method(entry.method), None
+    if chooses or chosen.choice_part:
+        part = entry.method if chooses else chosen.choice_method or entry.method
+    largest = method.largest_rate
+    rate = None if largest is None else RateFacts(label=method.rate_label, bound=largest(chosen))
+    return entry.model_copy(update={"rate": rate, "choice_method": part})
 
 
 def metric_facts(kind: str) -> tuple[MetricFacts, ...]:
@@ -145,7 +151,9 @@ def _check(
         if entry.method is None:
             BASELINES[entry.name].require(kind)
         else:
-            recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
+            chosen = recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
+            if chosen.head == CHOICE:
+                check_choice(chosen)
     fields = [field.name for field in data.schema.features("user")]
     if group_by is not None and group_by not in fields:
         remedy = nearest(group_by, fields) if fields else "the data set has no user fields"

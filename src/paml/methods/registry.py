@@ -152,7 +152,7 @@ def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng:
     if settings.taste_dropout and not head.over_items:
         raise SettingsError("taste_dropout is for a choice among all items", remedy="use head=choice, or set it to 0")
     if head.over_items:
-        _check_choice(settings)
+        check_choice(settings)
         shape = replace(shape, schema=shape.schema.model_copy(update={"context": ()}))  # rows are items, in no context
     network = build_network(shape, settings.part(NetworkSettings), head.outputs, rng)
     if settings.start_at_mean:
@@ -162,8 +162,8 @@ def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng:
     return Learner(network, found.rate(network, settings, rng), solver, head, weights, settings.taste_dropout)
 
 
-def _check_choice(settings: LearnerSettings) -> None:
-    """A choice among all items is made with item vectors, biases and one adapted layer."""
+def check_choice(settings: LearnerSettings) -> None:
+    """Raise a SettingsError unless a choice among all items can be made: with item vectors and one adapted layer."""
     if settings.network != "factors" or settings.hidden:
         remedy = "set network=factors hidden= item_embedding=64, or use the recipe tuned"
         raise SettingsError("a choice among all items needs item vectors and no hidden layer", remedy=remedy)

@@ -1,6 +1,8 @@
 """Recommend: a trained model in use.
 
-predictor     adapt(profile, ratings) -> a user who predicts and recommends
+predictor     adapt(profile, ratings) -> a user
+user          a user who predicts and recommends, and why
+preference    what lists are ordered by: choice, what goes with what, popularity by profile, predicted rating
 requests      a new user's profile and ratings, checked and encoded
 catalogue     all items: names, content, how well known; found by id or title
 familiarity   how likely a user is to know an item, given others

@@ -18,7 +18,7 @@ from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.episodes.features import Features
 from paml.methods.learner import Adapted, Ensemble
 from paml.recommend.catalogue import Catalogue
-from paml.recommend.preference import Preference
+from paml.recommend.preference import By, Preference, orders
 from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import Encoding, NewUser, ProfileField, Rating, Values
 from paml.recommend.stacked import MAX_USERS, Member, Stack
@@ -69,6 +69,11 @@ class Predictor:
     def chooses(self) -> bool:
         """Whether it knows which items users choose."""
         return self.preference is not None
+
+    @property
+    def orders(self) -> tuple[By, ...]:
+        """What lists may be ordered by, the best first."""
+        return orders(rates=self.rates, chooses=self.chooses)
 
     @property
     def fields(self) -> tuple[ProfileField, ...]:

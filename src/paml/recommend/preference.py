@@ -194,12 +194,16 @@ def preference_file(run: Path) -> Path:
     return run / "preference.safetensors"
 
 
-def check_order(by: str | None, *, rates: bool, chooses: bool) -> By:
+def orders(*, rates: bool, chooses: bool) -> tuple[By, ...]:
+    """What the lists of a run may be ordered by, the best first."""
+    return (*(("preference", "choice") if chooses else ()), *(("rating",) if rates else ()))
+
+
+def check_order(by: str | None, known: tuple[By, ...]) -> By:
     """What lists are ordered by: what is asked for, or the best that a run knows."""
-    known: dict[str, By] = {"preference": "preference", "choice": "choice"} if chooses else {}
-    known |= {"rating": "rating"} if rates else {}
     if by is None:
-        return next(iter(known.values()))
-    if by not in known:
-        raise SettingsError(f"lists cannot be ordered by '{by}'", remedy=f"this run knows {', '.join(known)}")
-    return known[by]
+        return known[0]
+    for order in known:
+        if by == order:
+            return order
+    raise SettingsError(f"lists cannot be ordered by '{by}'", remedy=f"this run knows {', '.join(known)}")

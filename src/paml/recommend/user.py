@@ -194,7 +194,7 @@ class User:
         )
 
     def _order(self, by: By | None) -> By:
-        return check_order(by, rates=self.predictor.rates, chooses=self.predictor.chooses)
+        return check_order(by, self.predictor.orders)
 
     @property
     def _chooser(self) -> "User":

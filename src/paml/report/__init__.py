@@ -4,6 +4,7 @@ tables         the tables, made from results alone
 layout         what they have in common
 group_tables   those of major and minor users
 list_tables    those of what a user would be shown
+order_tables   those of what lists are ordered by
 paired_tables  those of paired tests
 paper_tables   those of the paper, beside ours
 render         a table as text, Markdown, LaTeX

@@ -64,6 +64,10 @@ _METRICS = {
     ),
     "auc": ("AUC", "The chance that a clicked row has a higher prediction than another row."),
 }
+_ORDERS = (
+    "What lists are ordered by. Choice is the chance that a user chooses an item, rating the predicted rating. "
+    "Preference blends both with what goes with what, and with what is popular among users with the same profile."
+)
 _CHANCE = "What a random order of a user's query rows would have on average: the level below which nothing is learned."
 _RATES = {
     "learning rate": (
@@ -82,6 +86,7 @@ def glossary(results: Results) -> dict[str, str]:
     names = [metric.name for metric in results.plan.metrics]
     metrics = {word: meaning for name, (word, meaning) in _METRICS.items() if name in names}
     chance = {"by chance": _CHANCE} if results.chance else {}
+    orders = {"preference, choice, rating": _ORDERS} if results.by.means else {}
     used = {found.label for found in results.rates.values()}
     rates = {word: meaning for word, meaning in _RATES.items() if word in used}
-    return {**_ALWAYS, **metrics, **chance, **rates}
+    return {**_ALWAYS, **metrics, **orders, **chance, **rates}

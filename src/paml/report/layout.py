@@ -19,9 +19,13 @@ def by_entry(
     values: Callable[[str], Sequence[float | None]],
     note: str,
     metric: MetricFacts | None = None,
+    order: list[Entry] | None = None,
 ) -> Table:
-    """A line for each entry, a metric's means in columns (by default the headline's), the best of each in bold."""
-    order, shown = in_order(results), metric or results.plan.headline
+    """A line for each entry (all, or those in `order`), a metric's means in columns, the best of each in bold.
+
+    The metric is the headline's, unless another is given.
+    """
+    order, shown = in_order(results) if order is None else order, metric or results.plan.headline
     lines = [list(values(entry.name)) for entry in order]
     rows = tuple(
         (entry.label, *(number(value, shown.digits) for value in line))

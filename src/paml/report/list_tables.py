@@ -9,7 +9,16 @@ from paml.report.render import Table, ranked
 
 FOLLOWED = 2
 """Metrics of lists that are tested at each number of known ratings: the first so many."""
-LISTS = ("lists", "list_contents", "list_shots", "list_groups", "paired_lists")
+LISTS = (
+    "lists",
+    "list_orders",
+    "choice_shots",
+    "personal_rates",
+    "list_contents",
+    "list_shots",
+    "list_groups",
+    "paired_lists",
+)
 AGAINST = "against_"
 
 

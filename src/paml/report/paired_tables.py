@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from paml.analysis.comparisons import Paired, improves
-from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise
+from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise, precise_interval
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
 from paml.analysis.sentences import sureness
-from paml.analysis.tests import Interval
 from paml.report.render import Table
 
 
@@ -43,7 +42,7 @@ def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFac
                 *(() if brief else (p_value(line.t_p), p_value(line.wilcoxon_p))),
                 p_value(line.holm_p),
                 ", ".join(number(value, places) for value in line.by_seed) or NOTHING,
-                _sure(metric, line),
+                verdict_of(metric, line),
             )
             for line in lines
         ]
@@ -66,11 +65,11 @@ def pairs(results: Results) -> Table:
             label[line.reference],
             label[line.method],
             precise(line.difference, metric.digits),
-            _precise_interval(line.interval, metric.digits),
+            precise_interval(line.interval, metric.digits),
             p_value(line.t_p),
             p_value(line.holm_p),
-            ", ".join(precise(value, metric.digits) for value in line.by_seed) or NOTHING,
-            "the same for every user" if line.identical else _sure(metric, line),
+            in_each_seed(line, metric),
+            "the same for every user" if line.identical else verdict_of(metric, line),
         )
         for line in results.pairs
     )
@@ -84,11 +83,13 @@ def pairs(results: Results) -> Table:
     return Table("pairs", f"Method against method, {metric.label}", columns, rows, note, rules=rules)
 
 
-def _precise_interval(found: Interval | None, places: int) -> str:
-    return NOTHING if found is None else f"{precise(found.low, places)} to {precise(found.high, places)}"
+def in_each_seed(line: Paired, metric: MetricFacts) -> str:
+    """The difference in each seed, with digits enough to see it."""
+    return ", ".join(precise(value, metric.digits) for value in line.by_seed) or NOTHING
 
 
-def _sure(metric: MetricFacts, line: Paired) -> str:
+def verdict_of(metric: MetricFacts, line: Paired) -> str:
+    """Whether a method is surely better or worse, or why that is not sure."""
     return why_unsure(line) or ("surely better" if improves(metric.better, line.difference) else "surely worse")
 
 

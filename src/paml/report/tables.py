@@ -26,6 +26,7 @@ from paml.analysis.verdict import paired_of, undefined
 from paml.report.group_tables import groups, list_groups
 from paml.report.layout import ARROWS, by_entry, in_order, rules
 from paml.report.list_tables import list_contents, list_shots, lists, shot_tests
+from paml.report.order_tables import choice_shots, list_orders, personal_rates
 from paml.report.paired_tables import paired, paired_lists, pairs, why_unsure
 from paml.report.paper_tables import paper
 from paml.report.render import STAR, Table, ranked as _ranked
@@ -48,6 +49,9 @@ def all_tables(results: Results) -> list[Table]:
         _with_chance(results, comparison(results)),
         groups(results),
         lists(results),
+        list_orders(results),
+        choice_shots(results),
+        personal_rates(results),
         list_contents(results),
         list_shots(results),
         *shot_tests(results),

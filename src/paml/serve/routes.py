@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from paml.errors import PamlError, UnknownUser
+from paml.recommend.preference import By
 from paml.recommend.requests import NewUser
 from paml.recommend.user import User
 from paml.serve import schemas
@@ -180,9 +181,10 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         why: Annotated[int, Query(ge=0, le=schemas.MAX_REASONS)] = 0,
         exclude_seen: bool = True,
         among: MaybeNamed = None,
+        by: By | None = None,
     ) -> Response:
         def finish(user: User) -> dict[str, Any]:
-            return recommendations(user, n, why, among, exclude_seen=exclude_seen)
+            return recommendations(user, n, why, among, exclude_seen=exclude_seen, by=by)
 
         return JSONResponse({"user": user_id, **await service.of_stored(user_id, finish)})
 
@@ -233,7 +235,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         service.check(new_user)
 
         def finish(user: User) -> dict[str, Any]:
-            return recommendations(user, body.n, body.why, body.among, exclude_seen=body.exclude_seen)
+            return recommendations(user, body.n, body.why, body.among, exclude_seen=body.exclude_seen, by=body.by)
 
         return JSONResponse(await service.of_new_user(new_user, finish))
 
@@ -256,6 +258,7 @@ def _add_model(app: FastAPI, service: Service, run: Run) -> None:
             {"name": field.name, "kind": str(field.kind), "values": list(field.values[:VALUES_SHOWN])}
             for field in predictor.fields
         ],
+        "by": list(predictor.orders),
     }
 
     @app.get("/v1/model", response_model=schemas.ModelOut, responses=_problems(), summary="The model in use")

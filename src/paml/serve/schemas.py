@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from paml.recommend.preference import By
 from paml.recommend.requests import Rating
 
 ID_LENGTH = 200
@@ -75,7 +76,9 @@ TITLE = "Shawshank Redemption, The (1994)"
 ADVICE: dict[str, Any] = {
     "item": "527",
     "title": "Schindler's List (1993)",
-    "score": 4.62,
+    "score": -3.12,
+    "rating": 4.62,
+    "chance": 0.0213,
     "because": [{"item": "318", "title": TITLE, "value": 5.0, "effect": 0.31}],
 }
 
@@ -135,6 +138,7 @@ class RecommendIn(Rated):
     why: Annotated[Number, Field(ge=0, le=MAX_REASONS)] = 0
     among: Annotated[list[Identity], Field(max_length=MAX_NAMED)] | None = None
     exclude_seen: bool = True
+    by: By | None = None
 
 
 class Answer(BaseModel):
@@ -201,8 +205,14 @@ class ScoreOut(Answer):
 
 
 class AdviceOut(ScoreOut):
-    """A recommended item; `because` has at most `why` reasons, strongest first."""
+    """A recommended item; `because` has at most `why` reasons, strongest first.
 
+    `score` is what the list is ordered by, `rating` the predicted rating (or click probability), `chance` the chance
+    that the user chooses this item next; the last two are null where the model does not know.
+    """
+
+    rating: float | None
+    chance: float | None
     because: list[ReasonOut]
 
 
@@ -231,7 +241,7 @@ class PredictionsOut(Answer):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"user": "anna", "predictions": [{k: v for k, v in ADVICE.items() if k != "because"}]}]
+            "examples": [{"user": "anna", "predictions": [{"item": "527", "title": ADVICE["title"], "score": 4.62}]}]
         }
     )
 
@@ -323,6 +333,7 @@ class ModelOut(Answer):
                     "target": {"kind": "rating", "low": 1, "high": 5, "step": 1},
                     "items": 3883,
                     "fields": [{"name": "gender", "kind": "categorical", "values": ["M", "F"]}],
+                    "by": ["preference", "choice", "rating"],
                 }
             ]
         }
@@ -332,6 +343,8 @@ class ModelOut(Answer):
     target: TargetOut
     items: int
     fields: list[FieldOut]
+    by: list[By]
+    """What lists may be ordered by; the first is the default."""
 
 
 class StateOut(Answer):

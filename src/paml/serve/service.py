@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
 from paml.recommend.predictor import Predictor
+from paml.recommend.preference import By
 from paml.recommend.requests import NewUser
 from paml.recommend.user import User, as_answer
 from paml.serve.batcher import Batcher
@@ -138,8 +139,10 @@ def _answers(store: Store, name: str, kept: tuple[int, User], finish: Callable[[
     return [finish(user)] if store.version(name) == version else []
 
 
-def recommendations(user: User, n: int, why: int, among: Sequence[str] | None, *, exclude_seen: bool) -> dict[str, Any]:
+def recommendations(
+    user: User, n: int, why: int, among: Sequence[str] | None, *, exclude_seen: bool, by: By | None
+) -> dict[str, Any]:
     """The best items with their reasons, as they are sent."""
-    found = user.recommend(n, exclude_seen=exclude_seen, among=among)
-    reasons = user.reasons([entry.item for entry in found], why) if why and found else [[] for _ in found]
+    found = user.recommend(n, exclude_seen=exclude_seen, among=among, by=by)
+    reasons = user.reasons([entry.item for entry in found], why, by=by) if why and found else [[] for _ in found]
     return as_answer(user, found, reasons)

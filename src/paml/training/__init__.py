@@ -2,6 +2,7 @@
 
 recipe      all settings of a training run; recipes/*.toml are the named ones
 sizing      settings that depend on the size of the data, by rule
+train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
 optim       the outer optimiser: weight decay, and the schedule of its rate
 ema         weights averaged over steps
@@ -9,4 +10,5 @@ device      the CPU, or a GPU
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked
 run         a run on disk: settings, weights, vocabulary
+preference  what lists are ordered by: counted on training users, weighted on validation users
 """

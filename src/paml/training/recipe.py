@@ -157,7 +157,8 @@ def _read(recipe: str | Path) -> dict[str, Any]:
     parts = [common]
     for kind in TABLES:
         for name, table in _tables(values, kind, kind, path).items():
-            within = _tables(table, "method", f"{kind}.{name}.method", path) if kind != "method" else {}
+            nested = kind == "source" or (kind, name) == ("target", CHOICE)
+            within = _tables(table, "method", f"{kind}.{name}.method", path) if nested else {}
             own = {setting: value for setting, value in table.items() if not within or setting != "method"}
             parts += [{**common, **own}, *({**common, **own, **one} for one in within.values())]
     for part in parts:

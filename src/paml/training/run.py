@@ -35,7 +35,7 @@ from paml.methods.registry import build_ensemble
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.predictor import Predictor
-from paml.recommend.preference import STATE, Blend, By, Outputs, Preference, check_order, preference_file
+from paml.recommend.preference import STATE, Blend, By, Outputs, Preference, check_order, orders, preference_file
 from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import Rating, Values
 from paml.recommend.user import User
@@ -135,7 +135,7 @@ class Run:
         asked for, `preference`.
         """
         loader = Loader(data, self.ensemble.inputs, next(self.ensemble.parameters()).device)
-        by = check_order(by, rates=self.rater is not None, chooses=self.chooser is not None)
+        by = check_order(by, orders(rates=self.rater is not None, chooses=self.chooser is not None))
         if by == "rating":
             return CatalogueScorer(self.ensemble, loader).rank()
         chooser, preference = self.chooser, self.preference

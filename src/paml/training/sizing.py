@@ -25,8 +25,8 @@ DISCOUNT = 0.8
 EPOCHS = 12
 FEW_EPOCHS = 8
 LONG_EPOCHS = 100_000  # training rows above which an epoch is worth more, and fewer are needed
-ENSEMBLE = 8
-SMALL_ENSEMBLE = 4
+ENSEMBLE = 12
+SMALL_ENSEMBLE = 5
 MANY_ROWS = 1_000_000  # training rows above which the smaller ensemble is enough
 
 
@@ -111,7 +111,7 @@ def affinity_fields(size: DataSize) -> tuple[str, ...]:
 
 
 def ensemble_size(size: DataSize) -> int:
-    """Eight; four above a million ratings, where each member overfits less and costs more."""
+    """Twelve; five above a million ratings, where each member overfits less and costs more."""
     return SMALL_ENSEMBLE if size.rows > MANY_ROWS else ENSEMBLE
 
 

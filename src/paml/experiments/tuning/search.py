@@ -32,8 +32,8 @@ from paml.files import as_model, read_json, write_text
 from paml.methods.registry import find_method
 from paml.progress import SILENT, Inside, Progress
 from paml.settings import Settings, build
-from paml.training.loop import train
 from paml.training.recipe import Recipe, recipe_for
+from paml.training.train import train
 
 if TYPE_CHECKING:
     import optuna

@@ -69,6 +69,7 @@ function build(model) {
   finder = new Finder(scale, (item) => rated.valueOf(item), rate, attempt);
   form = new ProfileForm(byId("profile"), model.fields, (said) => inTurn(() => introduce(said)));
   byId("about").hidden = model.fields.length === 0;
+  byId("order").hidden = model.by[0] !== "preference" || !model.by.includes("rating");
   byId("model").textContent = `${count(model.items, "title")}, ${scale.range}; the model is “${model.method}”.`;
   if (scale.clicks) document.querySelector("h1").textContent = "Answer three, and the list changes.";
 }

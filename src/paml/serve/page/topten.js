@@ -61,8 +61,10 @@ export class TopTen {
   fill(row, entry, place, before) {
     const { scale } = this;
     row.querySelector(".place").textContent = place + 1;
-    row.querySelector(".score .number").textContent = scale.score(entry.score);
-    row.querySelector(".meter i").style.setProperty("--height", Math.min(Math.max(scale.height(entry.score), 0), 1));
+    const shown = entry.rating ?? null; // a model that only ranks predicts no rating
+    row.querySelector(".score").hidden = shown === null;
+    row.querySelector(".score .number").textContent = shown === null ? "" : scale.score(shown);
+    row.querySelector(".meter i").style.setProperty("--height", Math.min(Math.max(scale.height(shown ?? 0), 0), 1));
     row.querySelector(".move").replaceChildren(...moveOf(entry.item, place, before));
     row.querySelector("summary").replaceChildren(...because(scale, entry.because ?? []));
     row.querySelector(".reasons").replaceChildren(...reasons(scale, entry.because ?? []));

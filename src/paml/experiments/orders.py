@@ -1,0 +1,29 @@
+"""What a run's lists may be ordered by, from one pass over the users: the parts of a preference are orders, too.
+
+Legend: B users, I items.
+"""
+
+from torch import Tensor
+
+from paml.data.dataset import Dataset
+from paml.episodes.batches import Loader, SupportBatch
+from paml.evaluation.ranking import Orders
+from paml.evaluation.scoring import scores_of_all
+from paml.training.run import Run
+
+
+def orders_of(run: Run, data: Dataset) -> Orders:
+    """The usual order first: `preference`, `choice` and `rating`, as far as the run knows them (see `Run.rank`)."""
+    preference = run.preference
+    if preference is None:
+        return Orders.single(run.rank(data), "rating")
+    loader = Loader(data, run.ensemble.inputs, next(run.ensemble.parameters()).device)
+    outputs = run.outputs(loader)
+
+    def scores(batch: SupportBatch) -> dict[str, Tensor]:
+        choice_BI, rating_BI = outputs(batch)
+        found = {"preference": preference.score(batch, choice_BI, rating_BI), "choice": choice_BI}
+        return found if rating_BI is None else {**found, "rating": rating_BI}
+
+    rates = () if run.rater is None else ("rating",)
+    return Orders(("preference", "choice", *rates), scores_of_all(loader, scores))
