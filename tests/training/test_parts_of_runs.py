@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import paml
+from paml.episodes import candidates
 from paml.errors import FormatError, PamlError, SettingsError
 from paml.training import checkpoint, loop
-from paml.training.loop import _Trainer
+from paml.training.loop import Trainer
 from training.test_loop import PARTS, same
 
 Interrupt = Callable[[int], None]
@@ -24,15 +25,15 @@ class StoppedError(Exception):
 @pytest.fixture
 def stop_after(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     """Checkpoints after every third batch; the next training is stopped after some steps, if that many are left."""
-    step, left = _Trainer._outer_step, [10**9]
+    step, left = Trainer._outer_step, [10**9]
 
-    def counted(trainer: _Trainer, batches: list[object]) -> float:
+    def counted(trainer: Trainer, batches: list[object]) -> float:
         if left[0] == 0:
             raise StoppedError
         left[0] -= 1
         return step(trainer, batches)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_Trainer, "_outer_step", counted)
+    monkeypatch.setattr(Trainer, "_outer_step", counted)
     monkeypatch.setattr(loop, "CHECKPOINT_BATCHES", 3)
 
     def stop(steps: int) -> None:
@@ -180,6 +181,38 @@ def test_the_choice_part_may_have_another_method(world: paml.Dataset, tmp_path: 
     with pytest.raises(SettingsError, match="unknown method 'rigde'; did you mean 'ridge'"):
         paml.train(world, "paml", out=tmp_path / "other", settings={**settings, "choice_method": "rigde"})
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("method", ["melu", "ridge"])
+def test_large_catalogues_train_on_samples_and_rank_all_items(
+    method: str, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample changes what is learned, but little; whether it was one is not to be seen in use."""
+    settings = {**PARTS["choice"], "epochs": 4}
+    exact = paml.train(world, method, out=tmp_path / "exact", settings=settings)
+    monkeypatch.setattr(candidates, "MAX_EXACT", 10)
+    sampled = paml.train(world, method, out=tmp_path / "sampled", settings={**settings, "sampled_items": 20})
+    assert not same(exact, sampled)
+    losses = [run.settings.summary["best_validation"] for run in (exact, sampled)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert len(sampled.adapt(ratings={"3": 5.0}).scores()) == 80
+
+
+@pytest.mark.parametrize("parts", ["choice", "both"])
+def test_contexts_are_no_inputs_of_a_choice(parts: str, tables: Path, tmp_path: Path) -> None:
+    schema = tables / "schema.toml"
+    schema.write_text(
+        schema.read_text().replace('time = "when"', 'context = { late = { kind = "numeric", column = "when" } }')
+    )
+    data = paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
+    run = paml.train(data, "ridge", out=tmp_path / "run", settings={**PARTS[parts], "epochs": 1})
+    user = run.adapt({}, [paml.Rating("3", 5, {"late": 1003})])
+    at_ten, at_one = (user.scores({"late": when}, by="choice") for when in (1010, 1001))
+    assert (at_ten == at_one).all()
+    assert run.chooser is not None
+    assert not run.chooser.members[0].network.context.fields
+    assert bool(run.ensemble.members[0].network.context.fields) == (parts == "both")
+    assert 0 < paml.evaluate(run)["ndcg10"]["all"] <= 1
 
 
 def test_without_validation_users_both_parts_train(tmp_path: Path) -> None:

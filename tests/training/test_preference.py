@@ -16,7 +16,7 @@ from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.ranking import quality
 from paml.recommend import preference as recommend
-from paml.recommend.preference import Blend, Preference, check_order
+from paml.recommend.preference import Blend, Preference, check_order, orders
 from paml.training import checkpoint, preference as training
 from paml.training.run import Run
 from training.test_loop import PARTS
@@ -233,13 +233,15 @@ def test_clicks_have_a_choice_part_if_asked_for(click_world: paml.Dataset, tmp_p
 
 
 def test_what_lists_may_be_ordered_by() -> None:
-    assert check_order(None, rates=True, chooses=True) == "preference"
-    assert check_order(None, rates=True, chooses=False) == "rating"
-    assert check_order("choice", rates=False, chooses=True) == "choice"
-    for by, rates, chooses, known_ones in (
-        ("rating", False, True, "preference, choice"),
-        ("choice", True, False, "rating"),
-        ("taste", True, True, "preference, choice, rating"),
+    both, choice, rating = (
+        orders(rates=rates, chooses=chooses) for rates, chooses in ((True, True), (False, True), (True, False))
+    )
+    assert [check_order(None, known) for known in (both, choice, rating)] == ["preference", "preference", "rating"]
+    assert check_order("choice", both) == "choice"
+    for by, known, names in (
+        ("rating", choice, "preference, choice"),
+        ("choice", rating, "rating"),
+        ("taste", both, "preference, choice, rating"),
     ):
-        with pytest.raises(paml.SettingsError, match=f"cannot be ordered by '{by}'; this run knows {known_ones}$"):
-            check_order(by, rates=rates, chooses=chooses)
+        with pytest.raises(paml.SettingsError, match=f"cannot be ordered by '{by}'; this run knows {names}$"):
+            check_order(by, known)
