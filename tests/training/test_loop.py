@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import paml
 from paml.baselines import SplitRows, tuned_bias
+from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.methods.registry import METHODS
 from paml.training import checkpoint
@@ -30,7 +31,19 @@ QUICK = {
     "embedding_size": 8,
     "item_embedding": 8,
     "memory_size": 150,
+    "choice_part": False,
 }
+QUICK_CHOICE = {"head": "choice", "epochs": 2, "ensemble_size": 1, "item_embedding": 8, "memory_size": 150}
+PARTS = {
+    "rating": QUICK,
+    "choice": QUICK_CHOICE,
+    "both": {**QUICK, "choice_part": True, "choice.item_embedding": 8, "choice.memory_size": 150},
+}
+"""Settings of runs by the parts that they have."""
+RUNS = [
+    *((method, part) for method in METHODS for part in ("rating", "choice")),
+    *((method, "both") for method in ("melu", "at_paml", "ridge")),
+]
 
 
 @pytest.fixture(scope="session")
@@ -39,37 +52,66 @@ def middle_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     return paml.prepare("synthetic", out=tmp_path_factory.mktemp("middle") / "data")
 
 
+FILES = ("weights.safetensors", "choice/weights.safetensors", "preference.safetensors")
+
+
 def weights(run: paml.Run) -> dict[str, torch.Tensor]:
-    return checkpoint.load(run.path / "weights.safetensors")[0]
+    """The tensors of all parts of a run."""
+    files = [file for file in FILES if (run.path / file).exists()]
+    return {f"{file} {name}": found for file in files for name, found in checkpoint.load(run.path / file)[0].items()}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_contract(method: str, world: paml.Dataset, tmp_path: Path) -> None:
+def same(one: paml.Run, other: paml.Run) -> bool:
+    left, right = weights(one), weights(other)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def ranked(run: paml.Run, data: paml.Dataset) -> torch.Tensor:
+    """What the lists of some test users are ordered by, in every way that the run knows."""
+    batch = next(Tasks.of(data, "test").stored(20))
+    known = {"rating": run.rater is not None, "choice": run.chooser is not None, "preference": run.chooser is not None}
+    return torch.stack([run.rank(data, by)(batch) for by, knows in known.items() if knows])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("method", "parts"), RUNS)
+def test_contract(method: str, parts: str, world: paml.Dataset, tmp_path: Path) -> None:
     """Trains, saves, reloads to equal scores, repeats to equal weights, and evaluation changes nothing."""
-    run = paml.train(world, method, out=tmp_path / "a", settings=QUICK)
-    rows = run.evaluate()
+    settings = PARTS[parts]
+    run = paml.train(world, method, out=tmp_path / "a", settings=settings)
+    rows, score = run.evaluate(), ranked(run, world)
+    assert score.isfinite().all()
     assert paml.load(run.path).evaluate().equals(rows)
+    assert torch.equal(ranked(paml.load(run.path), world), score)
     assert run.evaluate().equals(rows)
-    again = paml.train(world, method, out=tmp_path / "b", settings=QUICK)
-    assert all(torch.equal(a, b) for a, b in zip(weights(run).values(), weights(again).values(), strict=True))
-    other = paml.train(world, method, out=tmp_path / "c", seed=1, settings=QUICK)
-    assert any(not torch.equal(a, b) for a, b in zip(weights(run).values(), weights(other).values(), strict=True))
+    again = paml.train(world, method, out=tmp_path / "b", settings=settings)
+    assert same(run, again)
+    other = paml.train(world, method, out=tmp_path / "c", seed=1, settings=settings)
+    assert not same(run, other)
     assert rows.columns[:5] == ["user", "group", "rate", "support_rows", "query_rows"]
     assert len(rows) == world.manifest.splits["test"][1] - world.manifest.splits["test"][0]
-    assert not (run.path / "resume").exists()
-    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == [1, 2]
+    for folder in [run.path, *([run.path / "choice"] if parts == "both" else [])]:
+        assert not (folder / "resume").exists()
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [line["epoch"] for line in lines] == [1, 2]
+    assert [(run.path / file).exists() for file in FILES] == [True, parts == "both", parts != "rating"]
     summary = paml.evaluate(run.path)
-    assert summary["mse"]["all"] == pytest.approx(rows["mse"].mean())
+    assert ("mse" in summary) == (parts != "choice")
+    assert 0 < summary["ndcg10"]["all"] < 1
+    if parts != "choice":
+        assert summary["mse"]["all"] == pytest.approx(rows["mse"].mean())
     assert pl.read_parquet(run.path / "rows.parquet").select(rows.columns).equals(rows)  # and lists beside them
 
 
+@pytest.mark.parametrize("parts", ["rating", "choice"])
 @pytest.mark.parametrize("method", METHODS)
-def test_episodes_without_support_rows_are_learned_from(method: str, world: paml.Dataset, tmp_path: Path) -> None:
+def test_episodes_without_support_rows_are_learned_from(
+    method: str, parts: str, world: paml.Dataset, tmp_path: Path
+) -> None:
     """A loss that is not finite would end the training."""
-    run = paml.train(world, method, out=tmp_path / "run", settings={**QUICK, "epochs": 1, "few_shot_share": 1.0})
+    settings = {**PARTS[parts], "epochs": 1, "few_shot_share": 1.0}
+    run = paml.train(world, method, out=tmp_path / "run", settings=settings)
     assert run.settings.recipe.few_shot_share == 1.0
-    assert run.evaluate()["mse"].is_finite().all()
+    assert ranked(run, world).isfinite().all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -107,12 +149,12 @@ def test_training_reads_nothing_of_test_users(world: paml.Dataset, tmp_path: Pat
     target[world.array("offsets")[world.manifest.splits["train"][1]] :] = 1.0
     np.save(copy / "arrays" / "target.npy", target)
     changed = paml.train(paml.open_data(copy), "reg_paml", out=tmp_path / "changed", settings={**QUICK, "epochs": 1})
-    assert all(torch.equal(a, b) for a, b in zip(weights(clean).values(), weights(changed).values(), strict=True))
+    assert same(clean, changed)
 
 
-def command(data: paml.Dataset, out: Path, *more: str) -> list[str]:
+def command(data: paml.Dataset, out: Path, parts: str, *more: str) -> list[str]:
     settings = [
-        f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in QUICK.items() if k != "epochs"
+        f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in PARTS[parts].items() if k != "epochs"
     ]
     program = (
         "from importlib import import_module; import_module('paml.training.loop').CHECKPOINT_BATCHES = 5;"
@@ -127,14 +169,15 @@ def saved_at(state: Path) -> int:
 
 
 @pytest.mark.slow
-def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", ["rating", "choice"])
+def test_resume_after_kills_gives_bit_identical_weights(parts: str, middle_world: paml.Dataset, tmp_path: Path) -> None:
     """kill -9 at random moments, several times; AT-PAML with an approximate index is the hardest case."""
-    subprocess.run(command(middle_world, tmp_path / "whole"), check=True, capture_output=True)
+    subprocess.run(command(middle_world, tmp_path / "whole", parts), check=True, capture_output=True)
     rng, kills, log = random.Random(0), 0, []
     out = tmp_path / "killed"
     state = out / "resume" / "state.safetensors"
     for attempt in range(10):
-        arguments = command(middle_world, out, "--resume") if out.exists() else command(middle_world, out)
+        arguments = command(middle_world, out, parts, *(["--resume"] if out.exists() else []))
         with (tmp_path / "log").open("wb") as output:
             process = subprocess.Popen(arguments, stdout=output, stderr=output, start_new_session=True)
         before = saved_at(state)
@@ -152,7 +195,7 @@ def test_resume_after_kills_gives_bit_identical_weights(middle_world: paml.Datas
     print("\n" + "\n".join(log))  # noqa: T201
     assert kills >= 2
     whole, killed = paml.load(tmp_path / "whole"), paml.load(out)
-    assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(killed).values(), strict=True))
+    assert same(whole, killed)
     losses = [
         [json.loads(line)["loss"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
         for run in (whole, killed)

@@ -48,6 +48,9 @@ PAPER: dict[str, tuple[Any, str]] = {
 OUTER_RATE = {"paml": 5e-6, "at_paml": 5e-5, "reg_paml": 5e-5, "melu": 5e-5, "meta_sgd": 5e-5, "transfer": 5e-5}
 NOT_IN_THE_PAPER = {
     "affinity_fields": (),
+    "bias_by_count": False,
+    "choice_method": "",
+    "choice_part": False,
     "clip_norm": 0.0,
     "ema_decay": 0.0,
     "ensemble_size": 1,
@@ -61,10 +64,14 @@ NOT_IN_THE_PAPER = {
     "pseudo_count": 0.0,
     "schedule": "constant",
     "start_at_mean": False,
+    "taste_dropout": 0.0,
     "user_bias_discount": 0.0,
     "weight_decay": 0.0,
 }
-WITHOUT_EFFECT = {"affinity_dim", "affinity_scale", "field_scale", "index_every"}  # of what is off
+WITHOUT_EFFECT = {  # of what is off
+    *("affinity_dim", "affinity_scale", "field_scale", "index_every"),
+    *("liked", "unliked_weight", "sampled_items"),
+}
 
 
 @pytest.mark.parametrize("method", METHODS)

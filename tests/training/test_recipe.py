@@ -64,6 +64,8 @@ def test_tables_of_the_data_set_override_others(tmp_path: Path) -> None:
         ),
         ("[source.ml-1m.method.melu]\ngama = 1", r"own.toml: unknown setting 'gama'; did you mean 'gamma'"),
         ("[target.click.method.melu]\ngamma = 1", r"own.toml: unknown setting 'method'"),
+        ("[target.choice.method.melu]\ngama = 1", r"own.toml: unknown setting 'gama'; did you mean 'gamma'"),
+        ("[target.choice.method]\nepochs = 3", r"'target.choice.method' is not a table of tables"),
         ("[method.melu.deeper]\nx = 1", r"own.toml: unknown setting 'deeper'"),
     ],
 )

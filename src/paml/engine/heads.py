@@ -231,6 +231,9 @@ def head_for(settings: HeadSettings, target: Target) -> Head:
     fitting = {"choice", "click"} if target.kind == "click" else {"value", "classes", "choice"}
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
+    if settings.liked and not target.low < settings.liked <= target.high:
+        scale = f"above {target.low:g} and at most {target.high:g}"
+        raise SettingsError(f"liked is {settings.liked:g}", remedy=f"expected a value of the scale, {scale}")
     if name == "choice":
         return ChoiceHead(settings.liked or liked_level(target), settings.unliked_weight)
     heads: dict[str, Head] = {
