@@ -2,8 +2,8 @@
 
     score_j  =  (1 - s) log p_j + s log q_j + f h / (n + h) sum_i x_i F_ij + m n / (n + h) sum_i x_i M_ij + c r_j
 
-for a user with n known rows: p_j is the chance of a choice (the choice part of a run), q_j the share of training users
-with such a profile who liked the item, s = s_0 / (1 + n); F and M are weights between items (a linear autoencoder,
+for a user with n known rows: p_j is the chance of a choice (the choice part of a run), q_j the item's share of what
+training users with such a profile liked, s = s_0 / (1 + n); F and M are weights between items (a linear autoencoder,
 engine/autoencoder.py, with much dropout for few known rows and with little for many), x_i the weights of the user's
 rows; r_j is the predicted rating. The numbers s_0, f, m and c are chosen on validation users (training/preference.py).
 
@@ -157,16 +157,15 @@ class Preference(nn.Module):
 
     def log_shares(self, users: Features) -> Tensor:
         """log q: popularity among training users with the same values in their profiles, (B, I)."""
-        if not len(self.lift_VI):
-            return self.log_share_I.expand(users.count, -1)
         log_q_BI = self.log_share_I.repeat(users.count, 1)
-        for (name, kind), start in zip(self._fields, self._starts, strict=True):
+        counted = self._fields if len(self.lift_VI) else ()
+        for (name, kind), start in zip(counted, self._starts, strict=bool(counted)):
             if kind is Kind.MULTI:
                 log_q_BI += _mean_of_lists(self.lift_VI - self.loss_V.unsqueeze(1), start, *users.lists[name])
             else:
                 code_B = users.codes[name] + start
                 log_q_BI += self.lift_VI[code_B] - self.loss_V[code_B].unsqueeze(1)
-        return log_q_BI
+        return torch.log_softmax(log_q_BI, dim=1)
 
     def _spread_out(self, score_BK: Tensor) -> Tensor:
         """Scores of the covered items as scores of all, 0 for the others, (B, I)."""
