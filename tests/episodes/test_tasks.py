@@ -140,3 +140,19 @@ def test_tasks_of_a_split_cover_its_slice(world: paml.Dataset) -> None:
         for batch in tasks.stored(16):
             assert not query[batch.support.row_BL].any()
             assert query[batch.query.row_BL[batch.query.mask_BL]].all()
+
+
+def test_episodes_in_order_know_the_first_rows(world: paml.Dataset) -> None:
+    tasks = Tasks.of(world, "train")
+    for batch in tasks.episodes(8, np.random.default_rng(0), few_shot_share=0.5, in_order=True):
+        start_B = np.asarray(tasks.offsets[batch.user_B - tasks.first])
+        for start, support, query, known, asked in zip(
+            start_B,
+            batch.support.row_BL,
+            batch.query.row_BL,
+            batch.support.mask_BL.sum(axis=1),
+            batch.query.mask_BL.sum(axis=1),
+            strict=True,
+        ):
+            assert support[:known].tolist() == list(range(start, start + known))
+            assert query[:asked].tolist() == list(range(start + known, start + known + asked))

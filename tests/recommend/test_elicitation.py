@@ -89,12 +89,12 @@ def test_the_gain_is_the_variance_of_predictions_refitted_with_the_answer(world:
     pairs, block = adapted_to(run, ANSWERS)
     gain_I = gains(pairs, block, torch.ones(block.index_BR.shape))[0].numpy()
     ids, seen = run.predictor.catalogue.ids, {rating.item for rating in ANSWERS}
-    now_I = run.adapt(ratings=ANSWERS).scores()
+    now_I = run.adapt(ratings=ANSWERS).scores(by="rating")
     expected_I = np.zeros(len(ids))
     for q, item in enumerate(ids):
         if item in seen:
             continue
-        low_I, high_I = (run.adapt(ratings=(*ANSWERS, Rating(item, value))).scores() for value in (2, 4))
+        low_I, high_I = (run.adapt(ratings=(*ANSWERS, Rating(item, value))).scores(by="rating") for value in (2, 4))
         slope_I = (high_I - low_I) / 2  # of the predictions by the answer
         predictive_variance = 0.5 / (1 - slope_I[q])  # k(q, q) + 1 / 2, by the leverage of the answer
         # predictions = now + prior + slope * (answer - (now + prior)_q): the prior moves since the user knows q

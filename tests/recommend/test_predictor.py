@@ -119,7 +119,7 @@ def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_o
             np.testing.assert_allclose([sum(reason.effect for reason in some) for some in reasons], shift, atol=5e-5)
         sizes = [abs(reason.effect) for reason in reasons[0]]
         assert sizes == sorted(sizes, reverse=True)
-        alone = user.why(items[0], n=2)
+        alone = user.why(items[0], n=2, by=by)
         np.testing.assert_allclose(
             [reason.effect for reason in alone], [reason.effect for reason in reasons[0][:2]], atol=1e-5
         )

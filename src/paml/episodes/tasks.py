@@ -109,12 +109,14 @@ class Tasks:
         support_share: float = 0.8,
         random_support: bool = False,
         few_shot_share: float = 0.0,
+        in_order: bool = False,
     ) -> Iterator[TaskBatch]:
         """One epoch of training tasks: all users once, in new batches, each with a new random support set (Alg. 1).
 
         The support set has `support_share` of the rows or, with `random_support`, a random share: one draw for all
         users of a batch, so that users of similar length also have similar support sets and padding stays small.
-        In `few_shot_share` of the batches the number of support rows is log-uniform instead (`few_shot_counts`).
+        In `few_shot_share` of the batches the number of support rows is log-uniform instead (`few_shot_counts`). With
+        `in_order` they are a user's first rows as stored: the earliest, if the data set is split by time.
         """
 
         def support_of(rows_B: np.ndarray) -> np.ndarray:
@@ -126,7 +128,8 @@ class Tasks:
             rows_W = np.asarray(self.offsets[window + 1] - self.offsets[window], dtype=np.int64)
             order = np.argsort(rows_W, kind="stable")
             user_W, rows_W = window[order], rows_W[order]
-            shuffled_R = ragged.shuffled(np.asarray(self.offsets[user_W], dtype=np.int64), rows_W, rng)
+            first_W = np.asarray(self.offsets[user_W], dtype=np.int64)
+            shuffled_R = ragged.positions(first_W, rows_W) if in_order else ragged.shuffled(first_W, rows_W, rng)
             start_W = ragged.starts(rows_W)
             batches = list(_cut(np.arange(len(user_W)), batch_size))
             for number in rng.permutation(len(batches)):

@@ -81,6 +81,8 @@ class Trainer:
         self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
         chooses = self._ensemble.members[0].head.over_items
+        # what comes next is chosen, whatever the ratings are: where test users are split by time, so are episodes
+        self._in_order = chooses and data.manifest.protocol.support_by == "time"
         self._metric = CHOICE_LOSS if chooses else headline(data.schema.target.kind).name
         candidates = Candidates(data, self._outer.sampled_items) if chooses else None
         self._loader = Loader(data, self._ensemble.inputs, device, candidates=candidates)
@@ -120,6 +122,7 @@ class Trainer:
                 support_share=outer.support_share,
                 random_support=outer.random_support,
                 few_shot_share=outer.few_shot_share,
+                in_order=self._in_order,
             )
             for rng in self._rngs
         ]
