@@ -50,6 +50,13 @@ def test_dropout_is_the_mean_over_dropped_inputs(x_UI: torch.Tensor) -> None:
     assert torch.allclose(total, gram + p / (1 - p) * torch.diag(gram.diagonal()), atol=0.15)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_targets_that_are_the_inputs_take_no_product(x_UI: torch.Tensor, dropout: float) -> None:
+    gram = x_UI.T @ x_UI
+    product = item_item(gram, gram.clone(), dropout, 2.0)  # another tensor, so that the general way is taken
+    assert torch.allclose(item_item(gram, gram, dropout, 2.0), product, atol=1e-12)
+
+
 def test_inputs_are_left_as_they_are(x_UI: torch.Tensor) -> None:
     gram = x_UI.T @ x_UI
     before = gram.clone()

@@ -1,6 +1,7 @@
 """Baselines that rank the whole catalogue: what holds for all of them, and identities of each."""
 
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -240,6 +241,18 @@ def test_users_with_few_ratings_have_their_own_weights(world: paml.Dataset) -> N
         assert count_B.min() <= item_item.FEW < count_B.max()
         expected_B = torch.where(count_B <= item_item.FEW, count_B, 2 * count_B)
         assert torch.equal(rank(known)[:, 0], expected_B)
+
+
+def test_items_without_training_rows_are_not_covered(world: paml.Dataset) -> None:
+    histories = Histories.of_training(world)
+    kept_N = histories.item_N != histories.item_N[0]
+    fewer = replace(
+        histories,
+        user_N=histories.user_N[kept_N],
+        item_N=histories.item_N[kept_N],
+        target_N=histories.target_N[kept_N],
+    )
+    assert np.setdiff1d(covered_items(histories), covered_items(fewer)).tolist() == [histories.item_N[0]]
 
 
 def test_a_large_catalogue_is_covered_in_part(world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

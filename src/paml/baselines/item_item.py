@@ -77,9 +77,12 @@ class ItemWeights:
 
 
 def covered_items(histories: Histories) -> np.ndarray:
-    """The items that dense weights cover: those with the most training rows, at most MAX_ITEMS, in order."""
+    """The items that dense weights cover: those with the most training rows, at most MAX_ITEMS, in order.
+
+    An item without any row has no weights, and would only make the matrices larger.
+    """
     count_I = np.bincount(histories.item_N, minlength=histories.items)
-    most_K: np.ndarray = np.sort(np.argsort(-count_I, kind="stable")[:MAX_ITEMS])
+    most_K: np.ndarray = np.sort(np.argsort(-count_I, kind="stable")[: min(MAX_ITEMS, np.count_nonzero(count_I))])
     return most_K
 
 
@@ -132,7 +135,8 @@ def _learner(histories: Histories) -> Callable[[str, float, float], ItemWeights]
     @lru_cache(maxsize=1)
     def products(rows: str) -> tuple[Tensor, Tensor]:
         x_UK = matrix(rows)
-        return co_occurrences(x_UK, x_UK), co_occurrences(x_UK, matrix(TARGETS[rows]))
+        gram_KK = co_occurrences(x_UK, x_UK)
+        return gram_KK, gram_KK if TARGETS[rows] == rows else co_occurrences(x_UK, matrix(TARGETS[rows]))
 
     @lru_cache(maxsize=2)
     def learn(rows: str, dropout: float, ridge: float) -> ItemWeights:

@@ -11,6 +11,7 @@ Legend: B users of a block, C users of a chunk, L places, I items, K items that 
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -55,7 +56,6 @@ SLIM_GRID: tuple[dict[str, Setting], ...] = tuple(
         ("all", 1.0, 10000.0),
         ("all", 5.0, 3000.0),
         ("all", 1.0, 1000.0),
-        ("all", 5.0, 100.0),
         ("liked", 1.0, 5000.0),
         ("liked", 1.0, 1000.0),
         ("liked", 5.0, 100.0),
@@ -65,7 +65,6 @@ FACTOR_GRID: tuple[dict[str, Setting], ...] = tuple(
     {"features": features, "regularisation": regularisation, "weight": weight, "rows": rows}
     for rows, features, regularisation, weight in (
         ("all", 64, 30.0, 1.0),
-        ("all", 128, 30.0, 1.0),
         ("all", 32, 30.0, 1.0),
         ("all", 64, 60.0, 2.0),
         ("all", 64, 10.0, 1.0),
@@ -175,10 +174,17 @@ def fit_implicit_neighbours(data: Dataset, seed: int) -> Fitted:
     """Item neighbours by the cosine of who rated or clicked them."""
     from lenskit.knn import ItemKNNScorer
 
-    def fit(dataset: "LensKitDataset", rows: str, popularity: Popularity, neighbours: int) -> Neighbours:
-        scorer = ItemKNNScorer(max_nbrs=neighbours, feedback="implicit")
+    @cache
+    def learn(dataset: "LensKitDataset", rows: str) -> tuple[ItemKNNScorer, ItemWeights]:
+        """Similarities: the same for any number of neighbours."""
+        scorer = ItemKNNScorer(feedback="implicit")
         scorer.train(dataset)
-        weights = ItemWeights(rows, _items(scorer), sp.csr_array(scorer.sim_matrix.to_scipy()))
+        return scorer, ItemWeights(rows, _items(scorer), sp.csr_array(scorer.sim_matrix.to_scipy()))
+
+    def fit(dataset: "LensKitDataset", rows: str, popularity: Popularity, neighbours: int) -> Neighbours:
+        scorer, weights = learn(dataset, rows)
+        scorer = copy(scorer)
+        scorer.config = scorer.config.model_copy(update={"max_nbrs": neighbours})
         return Neighbours(scorer, weights, neighbours, popularity)
 
     return _tuned(data, NEIGHBOUR_GRID, fit, dense=False)

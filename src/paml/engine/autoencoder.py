@@ -38,14 +38,18 @@ def item_item(gram_II: Tensor, cross_II: Tensor, dropout: float, ridge: float) -
 
     With G = X^T X + p / (1 - p) diag(X^T X) + ridge I and P = G^-1:
     B = P X^T Y - P diag(diag(P X^T Y) / diag(P)). `gram_II` is X^T X, `cross_II` is X^T Y. With p = 0 and X = Y this is
-    EASE, B = I - P diag(1 / diag(P)).
+    EASE, B = I - P diag(1 / diag(P)). If both are the same tensor, P X^T X = I - P (G - X^T X) takes no product.
     """
     assert 0 <= dropout < 1, "a share of the inputs"
     assert ridge > 0, "without a ridge there may be no inverse"
     penalised_II = gram_II.clone()
     penalised_II.diagonal().mul_(1 + dropout / (1 - dropout)).add_(ridge)
     inverse_II = torch.cholesky_inverse(torch.linalg.cholesky(penalised_II))
-    weight_II = inverse_II @ cross_II
+    if cross_II is gram_II:
+        weight_II = inverse_II * (gram_II.diagonal() - penalised_II.diagonal())
+        weight_II.diagonal().add_(1.0)
+    else:
+        weight_II = inverse_II @ cross_II
     weight_II -= inverse_II * (weight_II.diagonal() / inverse_II.diagonal())
     weight_II.fill_diagonal_(0.0)  # zero but for rounding
     return weight_II
