@@ -101,7 +101,7 @@ def test_a_finished_rating_part_is_not_trained_again(
     """As after a kill between the parts, and within the second."""
     shutil.rmtree(run.path / "choice")
     (run.path / "preference.safetensors").unlink()
-    with pytest.raises(FormatError, match=r"choice"):
+    with pytest.raises(FormatError, match="has not finished"):
         paml.load(run.path)
     before = (run.path / "weights.safetensors").stat().st_mtime_ns
     stop_after(4)
@@ -141,12 +141,12 @@ def test_a_tampered_or_foreign_preference_is_refused(world: paml.Dataset, run: p
     file.write_bytes(good)
     tensors, values = checkpoint.load(file)
     checkpoint.save(file, {name: tensor for name, tensor in tensors.items() if name != "few_KK"}, values)
-    with pytest.raises(FormatError, match="does not belong to the run's settings; train again"):
+    with pytest.raises(FormatError, match="does not belong to the run's parts; train again"):
         paml.load(run.path)
     settings = {**PARTS["both"], "epochs": 0}
     other = paml.train(world, "melu", out=tmp_path / "other", seed=5, settings=settings)
     shutil.copy(other.path / "preference.safetensors", file)
-    with pytest.raises(FormatError, match="does not belong to the run's settings; train again"):
+    with pytest.raises(FormatError, match="does not belong to the run's parts; train again"):
         paml.load(run.path)
 
 

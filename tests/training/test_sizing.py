@@ -47,7 +47,7 @@ def test_fewer_ratings_shrink_harder() -> None:
 
 
 def test_large_data_have_smaller_ensembles() -> None:
-    assert RULES["ensemble_size"](MOVIES) == 12
+    assert RULES["ensemble_size"](MOVIES) == 16
     assert RULES["ensemble_size"](replace(MOVIES, rows=2_000_000)) == 5
 
 

@@ -91,8 +91,8 @@ class User:
         `by` is `preference`, `choice` (the log chance of being chosen) or `rating` (predictions); without it, the first
         of these that the run knows. Choice depends on no context.
 
-        >>> run.adapt(ratings={"3": 5}).scores(by="rating").shape
-        (500,)
+        >>> len(run.adapt(ratings={"3": 5}).scores(by="rating")) == len(run.predictor.catalogue)
+        True
         """
         return self._scores(context, self._order(by)).numpy()
 

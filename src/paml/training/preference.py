@@ -26,7 +26,7 @@ from paml.evaluation.ranking import JUDGED_SHOTS, discounted_gain, rank_users
 from paml.progress import Progress
 from paml.recommend.preference import Blend, Outputs, Parts, Preference, preference_file, profile_fields
 from paml.training import checkpoint
-from paml.training.run import Run
+from paml.training.run import Run, choice_folder, read_settings
 
 MAX_ITEMS = 6000  # items with the most training rows that weights between items cover
 MAX_SHARE_UNCOVERED = 0.5  # where these are fewer than half of the items people rated, there are no such weights
@@ -59,7 +59,9 @@ def finish_preference(data: Dataset, folder: Path, progress: Progress) -> None:
         preference = fit_preference(data, run)
         step.advance(1)
     tensors = {name: tensor.half() if name in HALVED else tensor for name, tensor in preference.state_dict().items()}
-    checkpoint.save(file, tensors, {"identity": run.settings.identity(), "blend": preference.blend.model_dump()})
+    chosen = run.settings if run.choice is None else read_settings(choice_folder(folder))
+    values = {"identity": run.settings.identity(), "choice": chosen.identity()}
+    checkpoint.save(file, tensors, {**values, "blend": preference.blend.model_dump()})
 
 
 def fit_preference(data: Dataset, run: Run) -> Preference:

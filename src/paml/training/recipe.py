@@ -107,6 +107,10 @@ def load_recipe(
 def _of_part(overrides: Mapping[str, Any], target: str) -> dict[str, Any]:
     """The replaced settings of one part: `choice.NAME` is for the choice part, and others for both only if SHARED."""
     prefix = f"{CHOICE}."
+    for name in overrides:
+        if name.startswith(prefix) and name.removeprefix(prefix) not in Recipe.model_fields:
+            known = [f"{prefix}{one}" for one in Recipe.model_fields]
+            raise SettingsError(f"unknown setting '{name}'", remedy=nearest(name, known))
     common = {name: value for name, value in overrides.items() if not name.startswith(prefix)}
     if target != CHOICE:
         return common

@@ -105,10 +105,13 @@ class Run:
         path = Path(path)
         settings, ensemble = _load_part(path, PARTS)
         choice = preference = None
+        chosen = settings
         if settings.recipe.choice_part and settings.recipe.head != CHOICE:
-            _, choice = _load_part(choice_folder(path), PARTS[:1])
+            if not choice_folder(path).exists():
+                raise FormatError("training has not finished", where=path, remedy="resume the training")
+            chosen, choice = _load_part(choice_folder(path), PARTS[:1])
         if complete and (choice is not None or settings.recipe.head == CHOICE):
-            preference = _load_preference(path, settings)
+            preference = _load_preference(path, settings, chosen)
         return cls(path, settings, ensemble, choice, preference)
 
     @property
@@ -231,13 +234,15 @@ def _load_part(path: Path, needed: Sequence[str]) -> tuple[RunSettings, Ensemble
     return settings, ensemble
 
 
-def _load_preference(path: Path, settings: RunSettings) -> Preference:
+def _load_preference(path: Path, settings: RunSettings, choice: RunSettings) -> Preference:
+    """What was fitted to these two parts; `choice` are the settings of the choice part."""
     file = preference_file(path)
     if not file.exists():
         raise FormatError("training has not finished", where=path, remedy="resume the training")
     tensors, values = checkpoint.load(file)
-    if values.get("identity") != settings.identity() or set(tensors) != set(STATE):
-        raise FormatError("does not belong to the run's settings", where=file, remedy="train again")
+    found = [values.get(name) for name in ("identity", "choice")]
+    if found != [settings.identity(), choice.identity()] or set(tensors) != set(STATE):
+        raise FormatError("does not belong to the run's parts", where=file, remedy="train again")
     blend = build(Blend, values["blend"])
     return Preference(settings.data_schema, settings.vocabulary, tensors, blend)
 

@@ -60,13 +60,11 @@ def train(
         chooser = values.choice_method or method
         find_method(chooser)
         choice = choice_recipe(data, recipe, chooser, given, method)
+        if choice.exclude_fields != values.exclude_fields:
+            raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
-    for path, wanted in parts.items():
-        try:
-            trainer = Trainer(data, wanted, path, choose_device(device), tensorboard)
-        except (RuntimeError, MemoryError) as error:
-            what = f"the network cannot be built ({str(error).splitlines()[0]})"
-            raise SettingsError(what, remedy="choose smaller sizes") from None
+    trainers = [_trainer(data, wanted, path, device, tensorboard) for path, wanted in parts.items()]
+    for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
         _open_folder(path, wanted, resume=resume or path != folder)
         if not (path / "weights.safetensors").exists():
             keep_freed_memory()
@@ -74,6 +72,15 @@ def train(
     if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
         finish_preference(data, folder, progress)
     return Run.load(folder)
+
+
+def _trainer(data: Dataset, wanted: RunSettings, path: Path, device: str, tensorboard: str | Path | None) -> Trainer:
+    """The outer loop of one part; settings that do not fit are an error before anything is trained."""
+    try:
+        return Trainer(data, wanted, path, choose_device(device), tensorboard)
+    except (RuntimeError, MemoryError) as error:
+        what = f"the network cannot be built ({str(error).splitlines()[0]})"
+        raise SettingsError(what, remedy="choose smaller sizes") from None
 
 
 def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, seed: int) -> RunSettings:
