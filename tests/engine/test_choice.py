@@ -325,6 +325,19 @@ def test_dropout_keeps_expectations(method: str, world: paml.Dataset) -> None:
     assert ((mean - plain).abs() <= 5 * deviation / draws**0.5 + 1e-9).all()
 
 
+def test_dropout_leaves_out_weights_and_their_prior_together(world: paml.Dataset) -> None:
+    """The prior's last row, which is added to all outputs, stays."""
+    learner, batch, _ = make_choice(world, "melu", taste_dropout=0.5, inner_steps=2)
+    plain, dropped = adapt(learner, batch), learner.adapt_in_training(learner.embed(batch), batch.user_B)
+    prior_BDK, left_BDK = plain.embedded.prior_BDK, dropped.embedded.prior_BDK
+    rows_BDK, kept_BDK = (one.adaptation.layers[-1].rows_BDK for one in (plain, dropped))
+    gone = kept_BDK == 0
+    assert 0 < gone.sum() < gone.numel()
+    for whole, left in ((rows_BDK, kept_BDK), (prior_BDK[:, :-1], left_BDK[:, :-1])):
+        torch.testing.assert_close(left, torch.where(gone, 0.0, 2 * whole))
+    assert torch.equal(left_BDK[:, -1], prior_BDK[:, -1])
+
+
 def test_pooled_training_drops_taste_too(world: paml.Dataset) -> None:
     learner, batch, _ = make_choice(world, "transfer", taste_dropout=0.5)
     plain, _, _ = make_choice(world, "transfer")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from commands import run
+from paml.baselines.registry import Baseline, rankers_for
 from paml.experiments import demo
 
 
@@ -29,3 +30,14 @@ def test_clicks_have_a_demonstration_in_a_folder_of_their_own(tmp_path: Path) ->
     assert set(results["pooled"]["auc"]) == set(results["table"]["auc"]) > {"reg_paml", "ridge", "logistic"}
     mixed = run("demo", "--out", "paml-demo-clicks", cwd=tmp_path)
     assert "holds a data set other than the demonstration's" in mixed.stderr
+
+
+def test_rankers_take_part_and_are_named_if_they_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ("lightgbm", "lenskit_slim")
+    installed = Baseline.is_installed
+    monkeypatch.setattr(Baseline, "is_installed", lambda self: self.name not in missing and installed(self))
+    done = demo.run_demo(tmp_path, "click")
+    assert done.left_out == list(missing)
+    rankers = set(rankers_for("click")) - set(missing)
+    assert rankers <= {entry.name for entry in done.results.plan.entries}
+    assert all(done.results.mean(name, "ndcg10") is not None for name in rankers)

@@ -19,7 +19,9 @@ from report.comparison import METHODS, VARIANTS, summarised
 
 Make = Callable[..., Results]
 AWKWARD = "a & b_c % #1 $x$ {y} ~^ \\ | * [z] <w>"
-LISTS = ["lists", "list_contents", "list_shots", "against_ndcg10", "against_recall20", "list_groups", "paired_lists"]
+ORDERS = ["list_orders", "choice_shots", "personal_rates"]
+AGAINST = ["against_ndcg10", "against_recall20"]
+LISTS = ["lists", *ORDERS, "list_contents", "list_shots", *AGAINST, "list_groups", "paired_lists"]
 OTHERS = ["rates", "paired", "pairs", "shots", "activity", "by_group", "items", "cost"]
 EVERY = ["comparison", "groups", *LISTS, *OTHERS]
 PAPER = ["paper_comparison", "paper_ablation", "paper_groups", "paper_ablation_groups", "paper_failure"]

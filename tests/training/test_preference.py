@@ -46,7 +46,7 @@ def profile_values(data: paml.Dataset) -> list[dict[str, list[str]]]:
     """The values of every user by field of the profile, as they are in the table."""
     names = [name for name, _ in recommend.profile_fields(data.schema)]
     rows = data.users().select(names).collect().rows(named=True) if names else []
-    return [{name: row[name] if isinstance(row[name], list) else [row[name]] for name in names} for row in rows]
+    return [{name: value if isinstance(value := row[name], list) else [value] for name in names} for row in rows]
 
 
 def log_q(data: paml.Dataset, user: int, item: int) -> float:
@@ -59,7 +59,7 @@ def log_q(data: paml.Dataset, user: int, item: int) -> float:
         lifts = []
         for value in values:
             shares = {u: people[u][name].count(value) / len(people[u][name]) for u in range(first, end)}
-            if not any(shares.values()):  # a value that is unknown says nothing
+            if value is None or not any(shares.values()):  # a value that is unknown says nothing
                 lifts.append(0.0)
                 continue
             n_v, n_vi = sum(shares.values()), sum(share for u, share in shares.items() if u in liked)
@@ -185,7 +185,7 @@ def test_half_precision_reloads_to_the_same_lists(run: Run, world: paml.Dataset)
 
 
 def lists(tables: Path, tmp_path: Path, *, users: bool) -> paml.Dataset:
-    """The small tables without a profile, or with a list of towns in it."""
+    """The small tables without a profile, or with a list of towns in it; some genders are unknown."""
     schema = tables / "schema.toml"
     head, _, tail = schema.read_text().partition("[users.fields]")
     fields = (
@@ -194,8 +194,9 @@ def lists(tables: Path, tmp_path: Path, *, users: bool) -> paml.Dataset:
     schema.write_text(head + fields + tail[tail.index("[items]") :])
     people = pl.read_csv(tables / "users.csv")
     towns = [["A", "B", "A|B", "C|A|B", None][k % 5] for k in range(len(people))]
-    people.with_columns(pl.Series("home town", towns)).write_csv(tables / "users.csv")
-    return paml.prepare("tables", tables, tmp_path / "data", cold_share=1)
+    gender = pl.when(pl.int_range(pl.len()) % 3 > 0).then("gender").alias("gender")
+    people.with_columns(pl.Series("home town", towns), gender).write_csv(tables / "users.csv")
+    return paml.prepare("tables", tables, tmp_path / "data", cold_share=1, drop_invalid_profiles=False)
 
 
 @pytest.mark.parametrize("users", [False, True])
@@ -206,7 +207,8 @@ def test_profiles_may_be_missing_or_have_lists(users: bool, tables: Path, tmp_pa
     assert len(run.preference.lift_VI) == (
         sum(data.manifest.vocabulary[f"user.{n}"] for n in ("gender", "town")) if users else 0
     )
-    batch = next(Tasks.of(data, "test").stored(3))
+    batch = next(Tasks.of(data, "train").stored(20))
+    assert not users or any(profile_values(data)[user]["gender"] == [None] for user in batch.user_B)
     loader = Loader(data)
     log_q_BI = run.preference.log_shares(loader.load_known(batch, loader.all_items()).users)
     for b in range(len(batch.user_B)):

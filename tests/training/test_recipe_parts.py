@@ -85,9 +85,30 @@ def test_settings_of_one_part_and_of_both() -> None:
 def test_a_run_for_choice_alone_takes_all_settings(world: paml.Dataset) -> None:
     found = recipe_for(world, "tuned", "melu", {"head": "choice", "inner_rate": 0.5, "choice.inner_steps": 7})
     assert (found.head, found.inner_rate, found.inner_steps) == ("choice", 0.5, 7)
-    part = choice_recipe(world, "tuned", "melu", {"inner_rate": 0.5})
+    part = choice_recipe(world, "tuned", "melu", {"inner_rate": 0.5}, "melu")
     assert part.inner_rate == of_choice("tuned", "melu").inner_rate
     assert part.head == "choice"
+
+
+def test_a_table_for_the_choice_part_of_a_method(world: paml.Dataset, tmp_path: Path) -> None:
+    """It is that of the run's method, whatever the part's; settings that are given come before it."""
+    path = tmp_path / "own.toml"
+    path.write_text(OWN.replace("[method.melu]", "[method.paml.choice]\nepochs = 7\ninner_steps = 4\n\n[method.melu]"))
+
+    def part(run_method: str, **given: object) -> tuple[int, int]:
+        found = choice_recipe(
+            world, path, "melu", {key.replace("__", "."): value for key, value in given.items()}, run_method
+        )
+        return found.epochs, found.inner_steps
+
+    assert part("paml") == (7, 4)
+    assert part("melu") == (5, 1)
+    assert part("paml", epochs=2, inner_steps=9) == (2, 4)  # of these, epochs are for both parts
+    assert part("paml", epochs=2, choice__epochs=3, choice__inner_steps=8) == (3, 8)
+    assert load_recipe(path, "paml", {}).inner_steps == 1
+    path.write_text("[method.paml.choice]\nepoch = 7\n")
+    with pytest.raises(SettingsError, match="unknown setting 'epoch'; did you mean 'epochs'"):
+        load_recipe(path, "melu", {})
 
 
 def test_named_recipes_have_a_choice_part_for_ratings_alone() -> None:

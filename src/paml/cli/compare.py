@@ -111,7 +111,7 @@ def demo_command(
     folder = out or Path("paml-demo-clicks" if clicks else "paml-demo")
     result = run_demo(folder, "click" if clicks else "rating", for_terminal())
     console = standard_output()
-    render_comparison(console, result.results, "text", {"comparison"})
+    render_comparison(console, result.results, "text", {"comparison", "lists", "list_orders"})
     target, metric = ("clicks", "NEL") if clicks else ("ratings", "MSE")
     best = describe(result.data)["source"]["facts"][f"best_{metric.lower()}"]
     low = f"no predictor can have a lower {metric} than {best:.3f}"

@@ -6,7 +6,7 @@ or predictions; an erased item is a number that no array has, so that using it i
 read only rows of training users is asserted row by row, where batches are loaded (`episodes.batches.Loader`).
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -26,26 +26,17 @@ class BlindedDataset(Dataset):
     def __init__(self, data: Dataset, erased: Erased) -> None:
         super().__init__(data.path, data.manifest)
         self._erased: Erased = erased
-        self._copies: dict[str, np.ndarray] = {}
 
     def array(self, name: str) -> np.ndarray:
         """The array; what is erased is in a private copy of the test users' part, the rest stays on disk."""
-        if name not in ("target", "item"):
-            return super().array(name)
-        if name not in self._copies:
-            array = super().array(name)
-            file = self.path / "arrays" / f"{name}.npy"
-            self._copies[name] = np.load(file, mmap_mode="c", allow_pickle=False) if len(array) else array
-            self._erase(name)
-        return self._copies[name]
-
-    def reveal(self, erased: Erased) -> None:
-        """Erase less from now on, also in arrays that were handed out: who was fitted meets the users to rank for."""
-        self._erased = erased
-        for name, array in self._copies.items():
-            first, end = self._test_rows()
-            array[first:end] = super().array(name)[first:end]
-            self._erase(name)
+        array = super().array(name)
+        if not len(array) or not (name == "target" or (name == "item" and self._erased in _WITH_ITEMS)):
+            return array
+        copy: np.ndarray = np.load(self.path / "arrays" / f"{name}.npy", mmap_mode="c", allow_pickle=False)
+        tasks, nothing = Tasks.of(self, "test"), np.nan if name == "target" else np.iinfo(copy.dtype).max
+        first, end = int(tasks.offsets[0]), int(tasks.offsets[-1])
+        copy[first:end][slice(None) if self._erased in _WHOLE_USERS else tasks.query_mask()] = nothing
+        return copy
 
     def interactions(self) -> pl.LazyFrame:
         """The table of interactions, with the same erased."""
@@ -54,19 +45,6 @@ class BlindedDataset(Dataset):
             hidden &= pl.col("query")
         names = ("target", "item") if self._erased in _WITH_ITEMS else ("target",)
         return super().interactions().with_columns(pl.when(~hidden).then(name).alias(name) for name in names)
-
-    def _erase(self, name: str) -> None:
-        array = self._copies[name]
-        if not len(array) or (name == "item" and self._erased not in _WITH_ITEMS):
-            return
-        nothing: Any = np.nan if name == "target" else np.iinfo(array.dtype).max
-        first, end = self._test_rows()
-        hidden = slice(None) if self._erased in _WHOLE_USERS else Tasks.of(self, "test").query_mask()
-        array[first:end][hidden] = nothing
-
-    def _test_rows(self) -> tuple[int, int]:
-        offsets = Tasks.of(self, "test").offsets
-        return int(offsets[0]), int(offsets[-1])
 
 
 def require_untouched(prediction_Q: np.ndarray, entry: str) -> None:

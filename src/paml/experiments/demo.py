@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paml.analysis.results import Results
-from paml.baselines import baselines_for
+from paml.baselines.registry import baselines_for, rankers_for
 from paml.data.dataset import Dataset
 from paml.data.prepare import prepare
 from paml.data.protocol import Protocol
@@ -18,7 +18,8 @@ Target = Literal["rating", "click"]
 WORLDS: dict[Target, dict[str, Any]] = {"rating": {"target": "rating"}, "click": {"target": "click"}}
 """Settings of the embedded data sets."""
 SEEDS = 2
-SHORT = {"epochs": 10, "ensemble_size": 2}  # enough to see what happens, in less than three minutes on two cores
+# enough to see what happens, in less than three minutes on two cores
+SHORT = {"epochs": 10, "ensemble_size": 2, "choice.ensemble_size": 1}
 
 
 @dataclass(frozen=True)
@@ -44,5 +45,6 @@ def run_demo(out: Path, target: Target = "rating", progress: Progress = SILENT) 
         raise FormatError(what, where=folder, remedy=remedy, argument="out")
     folder = out / "comparison"
     results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
-    left_out = [name for name, baseline in baselines_for(target).items() if not baseline.is_installed()]
+    known = baselines_for(target) | rankers_for(target)
+    left_out = [name for name, baseline in known.items() if not baseline.is_installed()]
     return DemoResult(data, folder, results, left_out)
