@@ -4,6 +4,8 @@
 <!-- needs: NAME NAME -->              files and folders to put into the working folder first
 <!-- slow: REASON -->                  a slow test
 <!-- skip: REASON -->                  never run
+
+Names in capitals, such as RESULTS, are no comments for tests: they mark where something will be inserted.
 """
 
 import re
@@ -55,7 +57,7 @@ def blocks(path: Path) -> list[Block]:
     directives: dict[str, str] = {}
     lines = iter(enumerate(path.read_text().splitlines(), start=1))
     for number, line in lines:
-        if comment := re.fullmatch(r"<!-- (\w+): (.+) -->", line):
+        if comment := re.fullmatch(r"<!-- ([a-z]+): (.+) -->", line):
             directives[comment[1]] = comment[2]
         elif line.startswith("```"):
             source = []
@@ -72,3 +74,9 @@ def blocks(path: Path) -> list[Block]:
 
 
 BLOCKS = [block for path in DOCUMENTS for block in blocks(path)]
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from docs.examples import BLOCKS, DIRECTIVES, DOCUMENTS, LANGUAGES, PROJECT, Block
+from docs.examples import BLOCKS, DIRECTIVES, DOCUMENTS, LANGUAGES, PROJECT, Block, anchors_of
 
 RUN = [
     pytest.param(block, id=str(block), marks=[pytest.mark.slow] if "slow" in block.directives else [])
@@ -33,6 +33,12 @@ def test_a_block_has_a_language_and_known_comments(block: Block) -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
         assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_into_documents_lead_to_a_heading(path: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text()):
+        assert anchor in anchors_of(path.parent / target if target else path), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize(

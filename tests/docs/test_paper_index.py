@@ -10,7 +10,7 @@ import pytest
 
 import paml
 from commands import run
-from docs.examples import BLOCKS, PROJECT
+from docs.examples import BLOCKS, PROJECT, anchors_of
 
 TABLES, FIGURES = 7, 11  # in the order of the LaTeX source
 SMALL = ["--seeds", "1", "--baselines", "bias", "epochs=1"]
@@ -56,8 +56,7 @@ def test_every_table_and_figure_is_listed_once() -> None:
 @pytest.mark.parametrize("element", ELEMENTS, ids=lambda element: element.name)
 def test_the_page_has_the_command_and_the_section(element: Element) -> None:
     page = (PROJECT / "docs" / element.page).resolve()
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
-    assert element.anchor in {_anchor(heading) for heading in headings}
+    assert element.anchor in anchors_of(page)
     if element.command:
         document = page.relative_to(PROJECT).as_posix()
         lines = [
@@ -67,11 +66,6 @@ def test_the_page_has_the_command_and_the_section(element: Element) -> None:
             for line in block.source.splitlines()
         ]
         assert element.command in lines
-
-
-def _anchor(heading: str) -> str:
-    """A heading's anchor as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def small_movielens(folder: Path, users: int = 120, films: int = 60) -> Path:
