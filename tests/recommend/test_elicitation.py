@@ -70,6 +70,42 @@ def test_softmax_heads_ask_too(world: paml.Dataset, tmp_path: Path) -> None:
     assert run.adapt(ratings=ANSWERS).next_question() is not None
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_runs_that_only_rank_ask_for_what_moves_the_chances(method: str, world: paml.Dataset, tmp_path: Path) -> None:
+    run = paml.train(world, method, out=tmp_path / "run", epochs=1, ensemble_size=1, head="choice")
+    gain_I = gains_of(run, ANSWERS)
+    assert np.isfinite(gain_I).all()
+    assert (gain_I >= 0).all()
+    user = run.adapt(ratings=ANSWERS)
+    first = user.next_question()
+    assert first is not None
+    assert first.item not in {rating.item for rating in ANSWERS}
+    assert first.gain > 0
+    second = user.next_question(exclude=[first.item])
+    assert second is not None
+    assert second.item != first.item
+    assert run.adapt().next_question() is not None
+    assert user.next_question(exclude=run.predictor.catalogue.ids) is None
+
+
+def test_the_gain_of_a_choice_is_how_far_the_chances_move_if_the_item_is_known(
+    world: paml.Dataset, tmp_path: Path
+) -> None:
+    """Without `bias_by_count`, which changes popularity's weight after any answer alike."""
+    settings = {"epochs": 3, "ensemble_size": 1, "head": "choice", "bias_by_count": False}
+    run = paml.train(world, "ridge", out=tmp_path / "run", settings=settings)
+    gain_I, seen = gains_of(run, ANSWERS), {rating.item for rating in ANSWERS}
+    now_I = run.adapt(ratings=ANSWERS).scores(by="choice").astype(np.float64)
+    gained, moved = [], []
+    for gain, item in zip(gain_I, run.predictor.catalogue.ids, strict=True):
+        if item not in seen:
+            after_I = run.adapt(ratings=(*ANSWERS, Rating(item, 5))).scores(by="choice").astype(np.float64)
+            gained.append(gain)
+            moved.append(np.exp(after_I) @ (after_I - now_I))
+    assert np.corrcoef(gained, moved)[0, 1] > 0.99
+    assert np.mean(gained) == pytest.approx(np.mean(moved), rel=0.2)
+
+
 def test_without_prior_variance_an_answer_gains_nothing(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1, prior_from_items=0)
     assert gains_of(run, ANSWERS, rate=0.5).max() > 1e-3

@@ -105,10 +105,14 @@ class GradientSteps(Solver):
         )
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """T steps of rate alpha on a sum / (n + c): a variance of T alpha / (n + c), where n counts the next answer."""
+        """T steps of rate alpha on a sum / (n + c): a variance of T alpha / (n + c), where n counts the next answer.
+
+        For a choice among all items, times (1 + n)^p.
+        """
         count_B = mask_BS.sum(dim=1) + 1
-        count_B = count_B if self.log_pseudo_count is None else count_B + self.log_pseudo_count.exp()
-        return rate.prior_sd(self.steps / count_B, shared_BC)
+        steps_B = self.steps / (count_B if self.log_pseudo_count is None else count_B + self.log_pseudo_count.exp())
+        steps_B = steps_B if self.count_power is None else steps_B * (1 + count_B) ** self.count_power
+        return rate.prior_sd(steps_B, shared_BC)
 
     def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
         """- alpha sum over steps of (x x_j) D_j, for every support row j."""
@@ -213,8 +217,11 @@ class ClosedForm(Solver):
         return Adaptation((*layers[:-1], layer), choice=ChoiceSolution(factor_BDD, variance_B1, tuple(means)))
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """sqrt(alpha), that of the level scaled."""
-        sd_B = rate.prior_variance().sqrt()
+        """sqrt(alpha), that of the level scaled; for a choice among all items, of alpha (1 + n)^c."""
+        variance_B = rate.prior_variance()
+        if self.count_power is not None:
+            variance_B = variance_B * (2 + mask_BS.sum(dim=1)) ** self.count_power
+        sd_B = variance_B.sqrt()
         return sd_B.view(-1, 1, 1), sd_B * self.level
 
     def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:

@@ -11,6 +11,12 @@ form; the second from knowing q at all: m_q is how the user prior moves, r_j an 
 explain of it. p_q is the probability that the user knows q, and w_j is the root of p_j: halfway between "predict what
 the user would choose" and "predict everything". For gradient steps, alpha is the prior they amount to.
 
+A run that only ranks (head=choice) has no ratings to predict, but chances pi_j of being chosen. To know q is one more
+choice, which moves the user's weights by d_q = H^-1 (z_q - E z), H = 1 / alpha + (n + 1) Cov(z) with the mean and the
+covariance of the item vectors under pi. The gain is how far the chances are expected to move, in nats:
+
+    gain(q)  =  p_q d_q Cov(z) d_q / 2  ~  p_q KL(pi after || pi before)
+
 Legend: B users, R items that may be asked about, S answers, F = D + 1 features of the last layer, D inputs, K outputs.
 """
 
@@ -32,7 +38,10 @@ MAX_ITEMS = 4096  # best-known items that are considered: bounds the time per qu
 
 @dataclass(frozen=True)
 class Question:
-    """An item to ask about, how likely the user knows it, and how far the squared error is expected to fall."""
+    """An item to ask about, how likely the user knows it, and how far the squared error is expected to fall.
+
+    For a run that only ranks, the gain is how far the chances of being chosen are expected to move, in nats.
+    """
 
     item: str
     title: str
@@ -80,6 +89,8 @@ def gains(adapted: Sequence[tuple[Learner, Adapted]], block: QueryBlock, chance_
 
 def _movement(learner: Learner, adapted: Adapted, block: QueryBlock, weight_BR: Tensor) -> Tensor:
     """How far each item's answer is expected to move the predictions, squared, (B, R)."""
+    if learner.head.over_items:
+        return _movement_of_chances(learner, adapted, block)
     support = adapted.embedded.batch.support
     known_BSF, curvature_BS = _features(learner, adapted, support, support.y_BR)
     weighted_BSF = known_BSF * (curvature_BS * support.mask_BR).unsqueeze(-1)
@@ -97,6 +108,18 @@ def _movement(learner: Learner, adapted: Adapted, block: QueryBlock, weight_BR: 
     unexplained_BRD = unexplained_BRD - item_BRF @ (explained_BFS @ _prior_inputs(adapted, support))
     spread_BDD = (unexplained_BRD.mT * weight_BR.unsqueeze(1)) @ unexplained_BRD
     return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.unbind(dim=-1))
+
+
+def _movement_of_chances(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
+    """How far one more choice moves the chances of the block's items, in nats, (B, R)."""
+    item_BRF, _ = _features(learner, adapted, block, None)
+    chance_BR = torch.softmax(learner.outputs(adapted, block)[..., -1], dim=1)
+    centred_BRF = item_BRF - chance_BR.unsqueeze(1) @ item_BRF
+    spread_BFF = (centred_BRF.mT * chance_BR.unsqueeze(1)) @ centred_BRF
+    count_B11 = adapted.embedded.batch.support.mask_BR.sum(dim=1).view(-1, 1, 1)
+    precision_BFF = torch.eye(spread_BFF.shape[-1], dtype=spread_BFF.dtype) + (count_B11 + 1) * spread_BFF
+    covariance_BFF = torch.cholesky_inverse(torch.linalg.cholesky(precision_BFF))
+    return _quadratic(centred_BRF, covariance_BFF @ spread_BFF @ covariance_BFF) / 2
 
 
 def _quadratic(x_BRF: Tensor, matrix_BFF: Tensor) -> Tensor:

@@ -154,6 +154,7 @@ class User:
     def next_question(self, exclude: Sequence[str] = ()) -> Question | None:
         """The item whose rating is expected to help most; None if none is left.
 
+        Helping is a smaller squared error of predictions or, if the run only ranks, chances of being chosen that move.
         `exclude` are items that the user was asked about and does not know; this is information, too.
 
         >>> run.adapt(ratings={"3": 5}).next_question(exclude=["7"]).item in {"3", "7"}
