@@ -33,7 +33,7 @@ MAX_SHARE_UNCOVERED = 0.5  # where these are fewer than half of the items people
 FEW_DROPOUT, MANY_DROPOUT, RIDGE = 0.9, 0.33, 400.0
 STRENGTH = 100.0  # users that popularity among a profile value's users is shrunk by
 MAX_LIFTS = 1 << 24  # numbers in the table of popularity by profile value; with more, it is popularity alone
-MAX_CELLS = 1 << 23  # scores of validation users that are held at once, for each part and number of known ratings
+MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for each part and number of known ratings
 
 CHOICES: dict[str, tuple[float, ...]] = {
     "few": (0.0, 4.0, 8.0, 16.0, 32.0),
