@@ -2,12 +2,14 @@
 
 What goes with what is EDLAE (engine/autoencoder.py) for the items with the most training rows, in catalogues where
 that is affordable; popularity by profile is counted. The numbers of the blend are found one after the other, each the
-best of a few by `evaluation.ranking.quality`: nDCG@10 of validation users, a mean over 0 to all known ratings.
+best of a few by nDCG@10 of validation users, with as many known ratings as it is about, and only if that is more than
+noise.
 
 Legend: U users, B users of a block, I items, K covered items, V values of profile fields.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +37,18 @@ STRENGTH = 100.0  # users that popularity among a profile value's users is shrun
 MAX_LIFTS = 1 << 24  # numbers in the table of popularity by profile value; with more, it is popularity alone
 MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for each part and number of known ratings
 
-CHOICES: dict[str, tuple[float, ...]] = {
-    "few": (0.0, 4.0, 8.0, 16.0, 32.0),
-    "many": (0.0, 4.0, 8.0, 12.0, 16.0, 24.0),
-    "profile": (0.0, 0.25, 0.5, 0.75, 1.0),
-    "rating": (0.0, 0.3, 0.6, 1.0, 1.5),
+Shots = tuple[int | None, ...]
+CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
+    "profile": ((0.0, 0.25, 0.5, 0.75, 1.0), (0, 1, 3)),
+    "few": ((0.0, 4.0, 8.0, 16.0, 32.0), (1, 3, 5, 10)),
+    "many": ((0.0, 4.0, 8.0, 12.0, 16.0, 24.0), (10, None)),
+    "rating": ((0.0, 0.3, 0.6, 1.0, 1.5), JUDGED_SHOTS),
 }
-"""What is tried for each number of the blend, in this order, twice."""
-START = Blend(profile=0.75, few=8.0, many=8.0, rating=0.3)
+"""What is tried for each number of the blend, in this order, twice; and with how many known ratings it is judged.
+
+Each is judged where it matters: with all of them together, what helps with many ratings would be lost in the noise of
+the others."""
+START = Blend(profile=0.75, few=16.0, many=16.0, rating=0.3)
 """Where the search begins, and what is used without validation users."""
 
 HALVED = ("few_KK", "many_KK")
@@ -143,14 +149,22 @@ def _best_blend(data: Dataset, preference: Preference, loader: Loader, outputs: 
     if not len(tasks):
         return START
     judge = _Judge(data, tasks, preference, loader, outputs)
-    best, value = START, judge.quality(START)
-    for name in [*CHOICES, *CHOICES]:
-        for choice in CHOICES[name]:
-            tried = best.model_copy(update={name: choice})
-            found = value if tried == best else judge.quality(tried)
-            if found > value:
-                best, value = tried, found
+    best = START
+    for name, (choices, shots) in [*CHOICES.items(), *CHOICES.items()]:
+        value_U = judge.gains(best, shots)
+        if not len(value_U):
+            continue  # no validation user likes anything
+        tried = [best.model_copy(update={name: choice}) for choice in choices]
+        winner = max(tried, key=lambda blend: float(judge.gains(blend, shots).mean()))
+        if _is_better(judge.gains(winner, shots), value_U):
+            best = winner
     return best
+
+
+def _is_better(new_U: np.ndarray, old_U: np.ndarray) -> bool:
+    """Whether the mean has grown by more than its standard error: less is noise, and the start is a good guess."""
+    gain_U = new_U - old_U
+    return len(gain_U) > 1 and float(gain_U.mean()) > float(gain_U.std(ddof=1)) / np.sqrt(len(gain_U))
 
 
 class _Judge:
@@ -175,15 +189,18 @@ class _Judge:
         return rank
 
     @torch.no_grad()
-    def quality(self, blend: Blend) -> float:
-        """As `evaluation.ranking.quality`."""
-        means = []
-        for shots, kept in self._known.items():
+    def gains(self, blend: Blend, numbers: Shots) -> np.ndarray:
+        """nDCG@10 of each user who likes anything, a mean over these numbers of known ratings."""
+        gain_U: np.ndarray = np.mean([self._gains(blend, shots) for shots in numbers], axis=0)
+        defined_U: np.ndarray = gain_U[np.isfinite(gain_U)]
+        return defined_U
 
-            def rank(known: Known, kept: dict[bytes, tuple[Parts, Tensor]] = kept) -> Tensor:
-                parts, count_B1 = kept[known.user_B.tobytes()]
-                return parts.score(blend, count_B1)
+    @cache  # noqa: B019 - as long as a blend is searched for
+    def _gains(self, blend: Blend, shots: int | None) -> np.ndarray:
+        kept = self._known[shots]
 
-            gain_U = discounted_gain(rank_users(self._data, self._tasks, rank, shots), 10)
-            means += [float(np.nanmean(gain_U))] if np.isfinite(gain_U).any() else []
-        return float(np.mean(means)) if means else 0.0
+        def rank(known: Known) -> Tensor:
+            parts, count_B1 = kept[known.user_B.tobytes()]
+            return parts.score(blend, count_B1)
+
+        return discounted_gain(rank_users(self._data, self._tasks, rank, shots), 10)
