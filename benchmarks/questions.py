@@ -31,16 +31,15 @@ from paml.episodes.tasks import Block, TaskBatch, Tasks
 from paml.evaluation.ranking import discounted_gain, rank_users, recall
 from paml.evaluation.scoring import Split
 from paml.methods.learner import Adapted, Learner
-from paml.recommend.elicitation import gains
-from paml.recommend.familiarity import MIN_CHANCE
+from paml.recommend.elicitation import MAX_MEMBERS, gains
 from paml.recommend.predictor import Predictor
 from paml.recommend.requests import NewUser
 from paml.training.allocator import keep_freed_memory
 
 USERS_AT_ONCE = 32
-USERS = 320
+USERS = 200
 RANDOM_ORDERS = 3
-ASKED = {"a": (0, 1, 2, 3, 5, 10), "b": (0, 1, 2, 3, 5, 10, 20)}
+ASKED = (0, 1, 2, 3, 5, 10)
 TITLES = {"a": "every question is answered", "b": "unknown items cost a question"}
 REFERENCE = {"a": "random", "b": "most popular"}
 ROUNDING = 1e-9  # differences of a mean of random orders that are none
@@ -93,7 +92,7 @@ class State:
 
     @cached_property
     def chooser(self) -> Pairs:
-        """The part that knows about choice."""
+        """The part that knows about choice; without one, the whole run."""
         part = self.predictor.choice
         if part is None:
             return self.adapted
@@ -118,10 +117,10 @@ class State:
         assert rating_BI is not None  # a run without choice predicts ratings
         return rating_BI
 
-    def gains(self, chance_BI: Tensor) -> Tensor:
-        """The criterion, by the chances that are given."""
+    def gains(self, part: Pairs) -> Tensor:
+        """The criterion by a part of the run, and by as many of its members as `next_question` asks."""
         users, items = self.shape
-        return gains(self.adapted, self.predictor.block(torch.arange(items), None, users), chance_BI)
+        return gains(part[:MAX_MEMBERS], self.predictor.block(torch.arange(items), None, users), self.chance_BI)
 
 
 Strategy = Callable[[State], Tensor | np.ndarray]
@@ -132,12 +131,16 @@ COMMON: dict[str, Strategy] = {
     "top of the list": lambda state: state.score_BI,
 }
 STRATEGIES: dict[str, dict[str, Strategy]] = {
-    "a": COMMON | {"next_question, all known": lambda state: state.gains(state.chance_BI) / state.chance_BI},
+    "a": COMMON
+    | {
+        "gain of ratings": lambda state: state.gains(state.adapted) / state.chance_BI,
+        "next_question, all known": lambda state: state.gains(state.chooser) / state.chance_BI,
+    },
     "b": COMMON
     | {
         "likeliest known": lambda state: state.chance_BI,
-        "gain x popularity": lambda state: state.gains(state.share_I.clamp(min=MIN_CHANCE).expand(state.shape)),
-        "next_question": lambda state: state.gains(state.chance_BI),
+        "gain of ratings": lambda state: state.gains(state.adapted),
+        "next_question": lambda state: state.gains(state.chooser),
     },
 }
 
@@ -160,7 +163,7 @@ class Interview:
 
     def judge(self, strategy: Strategy, setting: str, seed: int = 0) -> Found:
         """Every metric for all users after each number of questions, (steps, U)."""
-        rng, steps, users = np.random.default_rng(seed), ASKED[setting], len(self.tasks)
+        rng, steps, users = np.random.default_rng(seed), ASKED, len(self.tasks)
         error_SU, answer_SU = np.full((len(steps), users), np.nan), np.zeros((len(steps), users))
         score_SUI = torch.zeros(len(steps), users, self._items)
         for batch in self.tasks.stored(USERS_AT_ONCE):
@@ -194,7 +197,7 @@ class Interview:
         self, batch: TaskBatch, strategy: Strategy, setting: str, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, Tensor]:
         """One batch of users from the first question to the last: errors, answers and scores of all items."""
-        users, steps = np.arange(len(batch.user_B)), ASKED[setting]
+        users, steps = np.arange(len(batch.user_B)), ASKED
         row_BI = np.full((len(users), self._items), -1)  # the row that answers a question, if any
         row_BI[self._places(batch.support)] = batch.support.row_BL[batch.support.mask_BL]
         open_BI = row_BI >= 0 if setting == "a" else np.ones_like(row_BI, dtype=bool)
@@ -274,8 +277,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         print(f"{name}, {method}, {len(interview.tasks):,} {given.split} users: means over users")
         whole = interview.with_all_answers()
         print("all support ratings known: " + ", ".join(f"{METRICS[name][0]} {whole[name]:.4f}" for name in whole))
-        for setting in ASKED:
-            print_tables(judge_all(interview, STRATEGIES[setting], setting), setting)
+        for setting, strategies in STRATEGIES.items():
+            print_tables(judge_all(interview, strategies, setting), setting)
 
 
 def judge_all(interview: Interview, strategies: dict[str, Strategy], setting: str) -> dict[str, Found]:
@@ -295,14 +298,14 @@ def print_tables(found: dict[str, Found], setting: str) -> None:
     for key, (label, digits) in METRICS.items():
         if key not in reference:
             continue
-        print(f"\n| {label} after | " + " | ".join(map(str, ASKED[setting])) + " |")
-        print("|---" * (len(ASKED[setting]) + 1) + "|")
+        print(f"\n| {label} after | " + " | ".join(map(str, ASKED)) + " |")
+        print("|---" * (len(ASKED) + 1) + "|")
         for name, one in found.items():
             cells = [_cell(value_U, base_U, digits) for value_U, base_U in zip(one[key], reference[key], strict=True)]
             print(f"| {name} | " + " | ".join(cells) + " |")
     if setting == "b":
-        print("\n| answers after | " + " | ".join(map(str, ASKED[setting])) + " |")
-        print("|---" * (len(ASKED[setting]) + 1) + "|")
+        print("\n| answers after | " + " | ".join(map(str, ASKED)) + " |")
+        print("|---" * (len(ASKED) + 1) + "|")
         for name, one in found.items():
             print(f"| {name} | " + " | ".join(f"{answer_U.mean():.1f}" for answer_U in one["answers"]) + " |")
 

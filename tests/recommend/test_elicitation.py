@@ -12,7 +12,7 @@ from paml.episodes.batches import QueryBlock
 from paml.methods.learner import Adapted, Learner
 from paml.methods.rates import FixedRate
 from paml.methods.registry import METHODS
-from paml.recommend.elicitation import gains
+from paml.recommend.elicitation import MAX_MEMBERS, gains
 from paml.recommend.familiarity import MIN_CHANCE, Familiarity, fit_familiarity
 from paml.recommend.requests import NewUser, Rating
 
@@ -104,6 +104,22 @@ def test_the_gain_of_a_choice_is_how_far_the_chances_move_if_the_item_is_known(
             moved.append(np.exp(after_I) @ (after_I - now_I))
     assert np.corrcoef(gained, moved)[0, 1] > 0.99
     assert np.mean(gained) == pytest.approx(np.mean(moved), rel=0.2)
+
+
+def test_a_run_with_a_choice_part_asks_for_what_moves_the_chances(run: paml.Run) -> None:
+    predictor, catalogue = run.predictor, run.predictor.catalogue
+    assert predictor.choice is not None
+    rated_A = catalogue.rows([rating.item for rating in ANSWERS])
+    open_R = torch.from_numpy(np.setdiff1d(np.arange(len(catalogue)), rated_A))
+    told_1A = torch.ones(1, len(rated_A))
+    chance_1I = catalogue.familiarity.chances(torch.from_numpy(rated_A).unsqueeze(0), told_1A, told_1A)
+    batch, block = predictor.batch([NewUser({}, ANSWERS)]), predictor.block(open_R, None)
+    pairs = [(member.learner, member.adapt(batch)) for member in predictor.choice.members[:MAX_MEMBERS]]
+    gain_R = gains(pairs, block, chance_1I[:, open_R])[0]
+    question = run.adapt(ratings=ANSWERS).next_question()
+    assert question is not None
+    assert question.item == catalogue.ids[int(open_R[gain_R.argmax()])]
+    assert question.gain == pytest.approx(float(gain_R.max()), rel=1e-4)
 
 
 def test_without_prior_variance_an_answer_gains_nothing(world: paml.Dataset, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paml.errors import SettingsError
 from paml.methods.learner import Adapted
-from paml.recommend.elicitation import Question, best_question
+from paml.recommend.elicitation import MAX_MEMBERS, Question, best_question
 from paml.recommend.explain import Reason, effects_on_choice, effects_on_preference, effects_on_rating
 from paml.recommend.preference import By, check_order
 from paml.recommend.rate_profile import RateProfile
@@ -154,7 +154,7 @@ class User:
     def next_question(self, exclude: Sequence[str] = ()) -> Question | None:
         """The item whose rating is expected to help most; None if none is left.
 
-        Helping is a smaller squared error of predictions or, if the run only ranks, chances of being chosen that move.
+        Helping is to move the chances of being chosen or, if the run knows nothing about choice, the predictions.
         `exclude` are items that the user was asked about and does not know; this is information, too.
 
         >>> run.adapt(ratings={"3": 5}).next_question(exclude=["7"]).item in {"3", "7"}
@@ -164,7 +164,8 @@ class User:
         rated = catalogue.rows([rating.item for rating in self.new_user.ratings])
         skipped = np.setdiff1d(catalogue.rows(exclude), rated)
         batch = predictor.batch([self.new_user])
-        adapted = [(member.learner, member.adapt(batch)) for member in predictor.members]
+        members = self._chooser.predictor.members[:MAX_MEMBERS]
+        adapted = [(member.learner, member.adapt(batch)) for member in members]
         found = best_question(
             adapted, lambda index_R: predictor.block(index_R, None), catalogue.familiarity, rated, skipped
         )
