@@ -149,7 +149,8 @@ def test_a_rating_carries_over_to_items_with_the_same_value(method: str, world: 
     run = paml.train(world, method, out=tmp_path / "run", settings={**settings, "epochs": 0})
     items = world.items().select("item", "director").collect()
     related_I = (items["director"] == items["director"][0]).to_numpy()
-    raised_I = run.adapt({}, {items["item"][0]: 4}).scores() - run.adapt({}, {items["item"][0]: 3}).scores()
+    high_I, low_I = (run.adapt({}, {items["item"][0]: value}).scores(by="rating") for value in (4, 3))
+    raised_I = high_I - low_I
     assert related_I.sum() > 1
     assert raised_I[related_I].min() > raised_I[~related_I].max()
 

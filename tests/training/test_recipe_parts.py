@@ -131,7 +131,7 @@ def test_named_recipes_have_a_choice_part_for_ratings_alone() -> None:
         ({"head": "choise"}, "setting 'head' is 'choise'; expected 'auto', .* or 'choice'"),
         ({"liked": 9}, "liked is 9; expected a value of the scale, above 1 and at most 5"),
         ({"head": "choice", "liked": 1}, "liked is 1; expected a value of the scale"),
-        ({"choice.inner_stps": 3}, "unknown setting 'inner_stps'; did you mean 'inner_steps'"),
+        ({"choice.inner_stps": 3}, "unknown setting 'choice.inner_stps'; did you mean 'choice.inner_steps'"),
         ({"choice.inner_steps": -1}, "setting 'inner_steps' is -1"),
         ({"choice_method": "rige"}, "unknown method 'rige'; did you mean 'ridge'"),
     ],
