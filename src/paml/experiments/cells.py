@@ -25,7 +25,7 @@ from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.ranking import Orders
 from paml.evaluation.scenarios import Scores, score
 from paml.evaluation.scoring import predict_rows
-from paml.experiments.orders import orders_of
+from paml.experiments.orders import can_be_ranked, orders_of
 from paml.files import new_folder
 from paml.progress import Progress
 from paml.training.allocator import return_freed_memory
@@ -108,7 +108,10 @@ def _run_method(
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
     if seed == plan.seeds[0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
-    predicts, orders = None if run.rater is None else predict, orders_of(run, BlindedDataset(data, "items"))
+    predicts = None if run.rater is None else predict
+    orders = (
+        orders_of(run, BlindedDataset(data, "items")) if can_be_ranked(run, len(tasks), data.manifest.items) else None
+    )
     scores = score(data, entry.name, predicts, few=True, orders=orders, liked=plan.liked)
     return scores, frames
 

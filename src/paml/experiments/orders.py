@@ -8,8 +8,20 @@ from torch import Tensor
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, SupportBatch
 from paml.evaluation.ranking import Orders
+from paml.evaluation.scenarios import SHOTS
 from paml.evaluation.scoring import scores_of_all
 from paml.training.run import Run
+
+MAX_PRODUCTS = 1 << 42
+"""Multiplications in the decision layers that ranking all users may take, some minutes' work; with more, lists are left
+out: hidden layers, as the paper has them, times a large catalogue would take days."""
+
+
+def can_be_ranked(run: Run, users: int, items: int) -> bool:
+    """Whether ranking all items for so many users, at every number of known ratings, is affordable."""
+    parts = [part for part in (run.rater, run.chooser) if part is not None]
+    weights = sum(rows.numel() for part in parts for member in part.members for rows in member.network.decision.rows)
+    return bool(weights * users * items * (len(SHOTS) + 1) <= MAX_PRODUCTS)
 
 
 def orders_of(run: Run, data: Dataset) -> Orders:
