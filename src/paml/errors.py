@@ -5,16 +5,21 @@ PamlError
 │   └── InputError  a new user's profile or rating that cannot be used: field, value, expectation
 │       ├── UnknownItem
 │       ├── UnknownField
+│       ├── RatedTwice      an item more than once among the ratings of one call
 │       └── TooManyRatings  more ratings of one user than the store keeps
 ├── DataError       input data that cannot be read as what it claims to be
 ├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
 ├── TrainingError   training that cannot go on
+├── LeakageError    training that read what it must not know: a bug, never to be passed over
+├── TooManyUsers    more users than the store may hold
 ├── UnknownUser     a user who is not in the store
 └── StoreUnavailable  a database that does not answer now; the same call may succeed later
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 
 class PamlError(Exception):
@@ -68,16 +73,43 @@ class UnknownField(InputError):  # noqa: N818
         super().__init__(f"there is no {what} '{short}'", field=short, value=value, expected=expected, remedy=remedy)
 
 
+class RatedTwice(InputError):  # noqa: N818
+    """An item that is rated more than once in one call."""
+
+    def __init__(self, item: object) -> None:
+        what = f"item '{shortened(item)}' is rated twice"
+        super().__init__(what, field="item", value=item, expected="each item once")
+
+
 class DataError(PamlError):
     """Input data that is missing, damaged or contradicts its description."""
 
 
+@dataclass(frozen=True)
+class Again:
+    """The command that makes what another version wrote anew: its words, and its options by the library's arguments."""
+
+    words: Sequence[str]
+    options: Mapping[str, object]
+
+
 class FormatError(PamlError):
-    """A file written by paml that is incomplete, was edited, or belongs to another version."""
+    """A file written by paml that is incomplete, was edited, or belongs to another version.
+
+    Formats of other versions are not converted; `again` is the command that replaces them, which the command line adds.
+    """
+
+    def __init__(self, what: str, *, again: Again | None = None, **more: Any) -> None:
+        self.again = again
+        super().__init__(what, **more)
 
 
 class TrainingError(PamlError):
     """Training that cannot go on: a loss that is not finite."""
+
+
+class LeakageError(PamlError):
+    """Training that read a row of a validation or test user."""
 
 
 class UnknownUser(PamlError):  # noqa: N818
@@ -94,6 +126,14 @@ class TooManyRatings(InputError):  # noqa: N818
         )
 
 
+class TooManyUsers(PamlError):  # noqa: N818
+    """One more user than the store may hold."""
+
+    def __init__(self, maximum: int) -> None:
+        remedy = "delete some, or raise the limit"
+        super().__init__(f"the store is full: it holds {maximum:,} users", remedy=remedy, argument="max_users")
+
+
 class StoreUnavailable(PamlError):  # noqa: N818
     """A database that is lost, locked or out of space; what was acknowledged stays, and the call may be repeated."""
 
@@ -108,4 +148,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` or, where no name is similar, the list of known names."""
     known = sorted(known)
     close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"
+    return f"did you mean '{close[0]}'?" if close else f"known: {shortened(', '.join(known), 500)}"

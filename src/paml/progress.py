@@ -1,5 +1,10 @@
-"""Progress of long work: a bar on a terminal, lines elsewhere, silence in the library."""
+"""Progress of long work.
 
+Commands show bars on a terminal, lines elsewhere. The library shows bars on a terminal and in notebooks and is silent
+elsewhere; `progress=False`, or PAML_PROGRESS=0 in the environment, turns them off, `progress=True` shows lines, too.
+"""
+
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +20,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from paml.errors import SettingsError, shortened
+from paml.terminal import printable
+
+OFF = {"0", "off", "no", "false"}
+
 
 class Step:
     """One piece of work under way; `advance` is cheap enough for inner loops over chunks or batches."""
@@ -24,12 +34,15 @@ class Step:
 
 
 class Progress:
-    """Silent; the base class of the others and the default in every library function."""
+    """Silent; the base class of the others."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
         """Announce a step of `total` units (None: unknown) for the duration of a `with` block; bytes show as MB."""
         yield Step()
+
+    def say(self, text: str) -> None:
+        """Tell something that must not be overlooked."""
 
 
 SILENT = Progress()
@@ -71,6 +84,10 @@ class BarProgress(Progress):
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(printable(text), style="bold red", markup=False, highlight=False, soft_wrap=True)
+
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
         """Show a bar, removed when the step is done."""
@@ -108,6 +125,10 @@ class _LineStep(Step):
 class LineProgress(Progress):
     """Log lines on standard error, for files and pipes."""
 
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        print(printable(text), file=sys.stderr, flush=True)
+
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
         """Print a line now and then, and at the end one with the time taken."""
@@ -120,3 +141,17 @@ def for_terminal() -> Progress:
     """Bars if standard error is a terminal, else lines."""
     console = Console(stderr=True)
     return BarProgress(console) if console.is_terminal else LineProgress()
+
+
+def chosen(progress: Progress | bool | None) -> Progress:
+    """What a library function was given as `progress`: None is bars for whoever watches, unless PAML_PROGRESS is 0."""
+    if isinstance(progress, Progress):
+        return progress
+    if progress is not None and not isinstance(progress, bool):
+        raise SettingsError(f"progress is {shortened(repr(progress))}", remedy="expected True, False or None")
+    if progress is None and os.environ.get("PAML_PROGRESS", "").strip().lower() in OFF:
+        return SILENT
+    console = Console(stderr=True)
+    if progress is not False and (console.is_terminal or console.is_jupyter):
+        return BarProgress(console)
+    return LineProgress() if progress else SILENT

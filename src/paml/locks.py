@@ -1,0 +1,55 @@
+"""One process at a time in a folder: a lock that the operating system releases when its holder ends for any reason.
+
+The lock's file says who holds it, for those who come second, and is removed at the end.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paml.errors import PamlError
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: nothing is locked
+    fcntl = None  # type: ignore[assignment]
+
+NAME = ".lock"
+"""The lock of a folder, in it."""
+
+
+@contextmanager
+def hold(file: Path, what: Path, doing: str) -> Iterator[None]:
+    """Hold the lock `file` of `what`; if another process holds it, a PamlError says which and since when."""
+    descriptor = _acquire(file, what)
+    holder = f"process {os.getpid()} on {socket.gethostname()} is {doing} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, holder.encode(), 0)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)  # before the lock is released: whoever opened this file sees that it is gone
+        os.close(descriptor)
+
+
+def _acquire(file: Path, what: Path) -> int:
+    """The lock's descriptor: of the file that has the name now, not of one that its last holder has just removed."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), file.stat(follow_symlinks=False)):
+                return descriptor
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process is at work there"
+            os.close(descriptor)
+            raise PamlError(f"is in use: {holder}", where=what, remedy="wait for it, or end it") from None
+        except FileNotFoundError:
+            pass
+        except OSError:  # a file system without locks
+            return descriptor
+        os.close(descriptor)
