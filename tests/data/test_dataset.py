@@ -87,8 +87,8 @@ def test_an_edited_manifest_is_refused(copy: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
-        ('{"format": 99}', "is of format 99, and this version reads format 2"),
-        ('{"format": 2}', "created_by"),
+        ('{"format": 99}', "is of format 99, and this version reads format 3"),
+        ('{"format": 3}', "created_by"),
     ],
 )
 def test_a_foreign_manifest_is_refused(copy: Path, text: str, message: str) -> None:
@@ -104,7 +104,7 @@ def test_missing_truncated_and_changed_files(copy: Path, tmp_path: Path) -> None
     data = target.read_bytes()
     target.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     changed = Dataset.open(copy)  # same size: only reading it all can tell
-    with pytest.raises(FormatError, match=r"arrays/target.npy: differs from its checksum"):
+    with pytest.raises(FormatError, match=r"arrays/target.npy: differs from what was written"):
         changed.verify()
     target.write_bytes(data[:-10])
     with pytest.raises(FormatError, match=r"target.npy: is missing or has a different size"):

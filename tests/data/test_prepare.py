@@ -1,18 +1,21 @@
 """Rules that a preparation must follow, tested on data that reveals any violation."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import paml
 from paml.baselines import SHRINKAGES, BiasModel, SplitRows, tuned_bias
+from paml.cli import app
 from paml.data.readers.inputs import InputFolder
 from paml.episodes.tasks import Tasks
 from paml.errors import DataError, PamlError
+from paml.files import listed
 
 Edit = Callable[[str, str, str], Path]
 
@@ -86,12 +89,14 @@ def test_verify_finds_a_changed_table(tables: Path, tmp_path: Path) -> None:
     users = pl.read_parquet(data.path / "users.parquet")
     users.with_columns(split=pl.lit("train")).write_parquet(data.path / "users.parquet", row_group_size=1 << 20)
     manifest = json.loads((data.path / "manifest.json").read_text())
-    manifest["files"]["users.parquet"] = (data.path / "users.parquet").stat().st_size
+    manifest["files"]["users.parquet"] = listed(data.path / "users.parquet").model_dump()
     (data.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(PamlError, match="the manifest was edited"):
         paml.open_data(data.path)
     forged = paml.Dataset(data.path, data.manifest)
-    with pytest.raises(PamlError, match=r"users.parquet: differs from its checksum"):
+    with pytest.raises(
+        PamlError, match=r"users.parquet: has .* bytes where .* were written|differs from what was written"
+    ):
         forged.verify()
 
 
@@ -179,3 +184,49 @@ def test_numbers_that_hardly_vary_or_are_huge(edit: Edit, tmp_path: Path) -> Non
     price = data.array("item.price")
     assert np.isfinite(price).all()
     assert np.abs(price[1:]).max() < 3
+
+
+def own_tables(folder: Path, target: str, rows: Sequence[str], people: Sequence[str] = ()) -> Path:
+    """A log, and perhaps profiles with one field."""
+    folder.mkdir()
+    schema = f'[target]\n{target}\n[interactions]\nfile = "log.csv"\nuser = "user"\nitem = "item"\ntarget = "y"\n'
+    if people:
+        (folder / "users.csv").write_text("\n".join(["user,town", *people]) + "\n")
+        schema += '[users]\nfile = "users.csv"\nkey = "user"\n[users.fields]\ntown = "categorical"\n'
+    (folder / "schema.toml").write_text(schema)
+    (folder / "log.csv").write_text("\n".join(["user,item,y", *rows]) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "message"),
+    [
+        ('kind = "click"', 1, "all 60 targets are 1: there is nothing to predict; add rows for what was shown and not"),
+        ('kind = "click"', 0, "all 60 targets are 0: there is nothing to predict; add rows for what was clicked"),
+        ('kind = "rating"\nlow = 1\nhigh = 5', 4, "all 60 ratings are 4: there is nothing to predict; name another"),
+    ],
+)
+def test_a_constant_target_is_refused(tmp_path: Path, target: str, value: int, message: str) -> None:
+    rows = [f"{u},{i},{value}" for u in range(10) for i in range(6)]
+    with pytest.raises(PamlError, match=f"log.csv: {message}"):
+        paml.prepare("tables", own_tables(tmp_path / "raw", target, rows), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rule_that_drops_most_users_is_said_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{u},{i},{(u + i) % 2}" for u in range(20) for i in range(6)]
+    people = [f"{u},{'Rome' if u < 5 else ''}" for u in range(20)]
+    folder = own_tables(tmp_path / "raw", 'kind = "click"', rows, people)
+    kept = paml.prepare("tables", folder, tmp_path / "all")
+    assert kept.manifest.users == 20  # the paper's rule is not for own tables
+    assert not any("rule" in note for note in kept.manifest.notes)
+    few = paml.prepare("tables", folder, tmp_path / "few", drop_invalid_profiles=True, progress=True, cold_share=1)
+    assert few.manifest.users == 5
+    note = few.manifest.notes[0]
+    assert note.startswith("warning: the rule 'no blank or invalid profile value' dropped 15 of 20 users, and kept 5")
+    assert "drop_invalid_profiles=false keeps them" in note
+    assert note in capsys.readouterr().err
+    strict = ["drop_invalid_profiles=true", "cold_share=1", "--from", str(folder), "--out", str(tmp_path / "c")]
+    told = CliRunner().invoke(app, ["data", "prepare", "tables", *strict])
+    assert note in told.stderr
+    assert "warning" not in told.stdout

@@ -17,7 +17,8 @@ def test_levels_of_a_scale() -> None:
         ({"kind": "rating", "low": 5, "high": 1}, "low below high"),
         ({"kind": "rating", "low": 1, "high": 5, "step": 3}, "multiple of its step"),
         ({"kind": "click", "low": 1, "high": 2}, "without a scale"),
-        ({"kind": "stars"}, "'rating' or 'click'"),
+        ({"kind": "stars"}, "'rating', 'click' or 'choice'"),
+        ({"kind": "choice", "low": 1, "high": 5}, "strengths of choices from 1 in steps of 1"),
     ],
 )
 def test_invalid_targets(values: dict[str, object], message: str) -> None:

@@ -3,8 +3,12 @@
 schema           what a data set is: user, item and context fields; target rating or click
 vocabulary       values -> codes, fitted on training users; 0 is "unknown"
 protocol         cold users, filters, user split, support/query split, major and minor users
+new_items        items that are held out of training, and known users who are asked about them
+time_split       users split by the date on which they first appear
 target_encoding  item features computed from training users' targets
 dataset          a prepared data set on disk: Parquet, flat arrays, a manifest with a fingerprint
+integrity        whether a prepared data set is what was written
+frames           tables in memory as input
 prepare          source -> rules on users -> build
 resplit          the same users, split with another seed
 build            splits users, orders rows, encodes fields, records everything

@@ -20,12 +20,15 @@ from paml.data.dataset import (
     Vocabulary,
     content_digests,
 )
-from paml.data.protocol import SPLITS, Groups, Protocol, is_major, split_cold_users, support_counts
+from paml.data.new_items import hold_out, new_items
+from paml.data.protocol import KNOWN, SPLITS, Groups, Protocol, is_major, split_cold_users, support_counts
 from paml.data.schema import DTYPES, Schema, without_invalid_values
 from paml.data.sources import RawData
 from paml.data.target_encoding import with_rates
+from paml.data.time_split import support_in_days
 from paml.data.vocabulary import Categories, Encoder, FieldEncoder, fit
 from paml.errors import DataError, SettingsError
+from paml.files import listed
 from paml.progress import SILENT, Progress
 
 
@@ -51,7 +54,10 @@ def write_split(
 ) -> None:
     """Split users and rows with the protocol's seed, and write the result to `folder`."""
     schema, users, items = raw.schema, chosen.users, chosen.items
-    codes = split_cold_users(users["_training_only"].to_numpy(), protocol.user_ratio, protocol.seed)
+    if "_split" in users.columns:  # by time
+        codes, users = users["_split"].to_numpy(), users.drop("_split")
+    else:
+        codes = split_cold_users(users["_training_only"].to_numpy(), protocol.user_ratio, protocol.seed)
     order = np.argsort(codes, kind="stable")
     users = users[order]
     ends = np.cumsum(np.bincount(codes, minlength=len(SPLITS)))
@@ -59,10 +65,17 @@ def write_split(
         raise DataError("no training users are left", where=record.name, remedy="loosen the protocol's settings")
     users_without_profile = int(users["_without_profile"].sum())
     major = is_major(users, chosen.groups.common, protocol.major_above)
-    support = support_counts(users["_rows"].to_numpy(), protocol.support_share, protocol.support_rounding)
     with progress.step("sorting interactions by user"):
         rows = _ordered_rows(raw, users, items, protocol, once=chosen.repeated > 0)
+    known_support = np.zeros(0, dtype=np.int64)
+    if protocol.new_items != "0":
+        split = hold_out(users, rows, ends, new_items(raw, items, protocol), protocol.seed)
+        users, rows, ends, known_support = split.users, split.rows, split.ends, split.known_support_U
+        major = is_major(users, chosen.groups.common, protocol.major_above)
+    names = (*SPLITS, KNOWN)[: len(ends)]
     offsets = np.concatenate([[0], np.cumsum(users["_rows"].to_numpy().astype(np.int64))])
+    support = _support(rows, offsets, protocol)
+    support[ends[2] :] = known_support
     with progress.step("writing"):
         place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
         rows = rows.with_columns(query=pl.Series(place >= np.repeat(support, np.diff(offsets))))
@@ -70,7 +83,7 @@ def write_split(
         facts = {}
         if raw.best is not None:
             if ends[2] > ends[1]:
-                facts[raw.best] = _best_of_test_users(rows, int(ends[1]))
+                facts[raw.best] = _best_of_test_users(rows, int(ends[1]), int(ends[2]))
             rows = rows.drop("_best")
         arrays: dict[str, np.ndarray] = {
             "offsets": offsets,
@@ -82,7 +95,7 @@ def write_split(
         items = with_rates(items, schema.item, rows[: offsets[ends[0]]])
         if protocol.active_users == "train":  # who they are, for other splits
             users = users.with_columns(training_only="_training_only")
-        tables = _as_written(users, items, rows, support, major, ends)
+        tables = _as_written(users, items, rows, support, major, dict(zip(names, ends, strict=True)))
         vocabulary = _encode(schema, tables, rows[: offsets[ends[0]]], int(ends[0]), chosen.groups, arrays)
         _save(folder, tables, arrays, vocabulary)
         starts = np.concatenate([[0], ends[:-1]])
@@ -104,22 +117,35 @@ def write_split(
             users=len(users),
             items=len(items),
             interactions=len(rows),
-            splits={name: (int(a), int(b)) for name, a, b in zip(SPLITS, starts, ends, strict=True)},
-            major={name: int(major[a:b].sum()) for name, a, b in zip(SPLITS, starts, ends, strict=True)},
+            splits={name: (int(a), int(b)) for name, a, b in zip(names, starts, ends, strict=True)},
+            major={name: int(major[a:b].sum()) for name, a, b in zip(names, starts, ends, strict=True)},
             common_shares=chosen.groups.shares,
             vocabulary=_sizes(vocabulary),
             content=content_digests(folder),
             notes=raw.notes,
-            files={str(file.relative_to(folder)): file.stat().st_size for file in _files(folder)},
+            files={str(file.relative_to(folder)): listed(file) for file in _files(folder)},
         )
         manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
         manifest = manifest.model_copy(update={"seal": manifest.computed_seal()})
         (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
-def _best_of_test_users(rows: pl.DataFrame, first_test_user: int) -> float:
+def _support(rows: pl.DataFrame, offsets: np.ndarray, protocol: Protocol) -> np.ndarray:
+    """Support rows of each user: a share, the first ones, or those of the first days; at least one, and not all."""
+    count_U = np.diff(offsets)
+    if protocol.support_first is not None:
+        support_U = np.full(len(count_U), protocol.support_first)
+    elif protocol.support_days is not None:
+        support_U = support_in_days(rows["time"].cast(pl.Float64).to_numpy(), offsets, protocol.support_days)
+    else:
+        return support_counts(count_U, protocol.support_share, protocol.support_rounding)
+    limited_U: np.ndarray = np.clip(support_U, 1, count_U - 1).astype(np.int64)
+    return limited_U
+
+
+def _best_of_test_users(rows: pl.DataFrame, first_test_user: int, end: int) -> float:
     """The lowest reachable loss on the test users' query rows: the mean over users of each user's mean."""
-    query = rows.lazy().filter((pl.col("user") >= first_test_user) & pl.col("query"))
+    query = rows.lazy().filter(pl.col("user").is_between(first_test_user, end - 1) & pl.col("query"))
     best = query.group_by("user").agg(pl.col("_best").cast(pl.Float64).mean()).sort("user").select("_best").collect()
     return float(np.mean(best["_best"].to_numpy()))
 
@@ -171,10 +197,10 @@ def _as_written(
     rows: pl.DataFrame,
     support: np.ndarray,
     major: np.ndarray,
-    ends: np.ndarray,
+    ends: Mapping[str, int],
 ) -> dict[str, pl.DataFrame]:
-    """The three tables as people and other programs read them."""
-    split = np.repeat(np.array(SPLITS), np.diff(ends, prepend=0))
+    """The three tables as people and other programs read them; `ends` are those of the splits."""
+    split = np.repeat(np.array([*ends]), np.diff([*ends.values()], prepend=0))
     users = users.with_columns(
         pl.col("user").cast(pl.String),
         split=pl.Series(split, dtype=pl.String),

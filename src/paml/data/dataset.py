@@ -13,6 +13,8 @@ a split is a slice, and training never touches a page that holds validation or t
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,15 +23,17 @@ import numpy as np
 import polars as pl
 from pydantic import Field as Described, ValidationError
 
+from paml.data.integrity import PREPARE_AGAIN, array_types, file_names, map_array, verify
 from paml.data.protocol import Protocol
 from paml.data.schema import Field, Kind, Schema
 from paml.data.vocabulary import EncodedColumn, Encoder
-from paml.errors import FormatError
-from paml.files import as_model, read_json
+from paml.errors import Again, FormatError, SettingsError, shortened
+from paml.files import Listed, as_model, exists, read_json, read_listed
+from paml.progress import SILENT, Progress
 from paml.settings import Settings
 
-FORMAT = 2
-PREPARE_AGAIN = "prepare the data set again"
+FORMAT = 3
+SHOWN = 1 << 28  # bytes of a data set whose verification progress shows: less takes no time
 Side = Literal["user", "item", "context"]
 
 
@@ -60,8 +64,9 @@ class RuleRecord(Settings):
 class Manifest(Settings):
     """Everything about a data set except its rows.
 
-    The fingerprint identifies the data and ignores `files` and `created_by`, which depend on library versions, and
-    `notes`, which are only text; the seal covers everything, so that any edit is noticed.
+    The fingerprint identifies the data and ignores `files` and `created_by`, which depend on library versions, the
+    source's checksum, which depends on the files' format, and `notes`, which are only text; the seal covers everything,
+    so that any edit is noticed.
     """
 
     format: int = FORMAT
@@ -85,20 +90,21 @@ class Manifest(Settings):
     """Number of codes per categorical or multi-valued field, "unknown" included."""
     content: dict[str, str]
     """SHA-256 of the arrays, the vocabulary and the identifiers."""
-    files: dict[str, int]
-    """Size of every file in bytes."""
+    files: dict[str, Listed]
+    """Size and SHA-256 of every file."""
     notes: tuple[str, ...] = ()
     """What the source left out or does not contain, in sentences."""
 
     def computed_fingerprint(self) -> str:
         """SHA-256 of the data itself: independent of when and with which library versions it was written."""
-        return self._digest(exclude={"fingerprint", "seal", "files", "created_by", "notes"})
+        aside = dict.fromkeys(("fingerprint", "seal", "files", "created_by", "notes"), True)
+        return self._digest(exclude={**aside, "source": {"checksum": True}})
 
     def computed_seal(self) -> str:
         """SHA-256 of the whole manifest except the seal."""
-        return self._digest(exclude={"seal"})
+        return self._digest(exclude={"seal": True})
 
-    def _digest(self, exclude: set[str]) -> str:
+    def _digest(self, exclude: dict[str, Any]) -> str:
         covered = self.model_dump(mode="json", exclude=exclude)
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
@@ -117,13 +123,14 @@ class Dataset:
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
+        self._types = array_types(manifest.data_schema)
 
     @classmethod
     def open(cls, path: str | Path) -> "Dataset":
         """Open a prepared data set; also available as `paml.open_data`.
 
         `path` is a folder written by `paml.prepare`. Raises FormatError if a file is missing or has another size than
-        recorded, or if the manifest was edited; `verify` checks the contents as well.
+        recorded, or if the manifest was edited; `verify` checks the contents as well, as training and comparison do.
 
         >>> import paml
         >>> folder = paml.prepare("synthetic", out="world", users=500).path
@@ -132,17 +139,41 @@ class Dataset:
         """
         path = Path(path)
         manifest = _read_manifest(path / "manifest.json")
-        for name, size in manifest.files.items():
+        for name, recorded in manifest.files.items():
             file = path / name
-            if not file.is_file() or file.stat().st_size != size:
+            there = exists(file, PREPARE_AGAIN)
+            if not there or not file.is_file() or file.stat().st_size != recorded.size:
                 raise FormatError("is missing or has a different size than recorded", where=file, remedy=PREPARE_AGAIN)
         return cls(path, manifest)
 
     def verify(self) -> None:
-        """Read everything and compare it with the checksums in the manifest; FormatError if they differ."""
-        for name, digest in content_digests(self.path).items():
-            if self.manifest.content.get(name) != digest:
-                raise FormatError("differs from its checksum", where=f"{self.path}: {name}", remedy=PREPARE_AGAIN)
+        """Read everything and compare it with the digests in the manifest; FormatError if anything differs."""
+        verify(self)
+
+    def verify_once(self, progress: Progress = SILENT) -> None:
+        """The same, unless this process has done so and no file has changed since, by size, times and inode."""
+        found = _stamp(self)
+        if _VERIFIED.get(self.path.resolve()) == found:
+            return
+        large = sum(file.size for file in self.manifest.files.values()) > SHOWN
+        with (progress if large else SILENT).step("verifying the data set"):
+            self.verify()
+        _VERIFIED[self.path.resolve()] = found
+
+    @classmethod
+    def of(cls, data: object) -> "Dataset":
+        """A data set, or the one in a folder; anything else is an error that says so."""
+        if isinstance(data, Dataset):
+            return data
+        if isinstance(data, str | os.PathLike):
+            return cls.open(Path(data))
+        remedy = "give what paml.prepare returns, or its folder"
+        raise SettingsError(f"{shortened(repr(data))} is not a data set", remedy=remedy)
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        sizes = f"{m.users:,} users, {m.items:,} items, {m.interactions:,} {m.data_schema.target.kind}s"
+        return f"Dataset({str(self.path)!r}: {m.source.name}, {sizes})"
 
     @property
     def fingerprint(self) -> str:
@@ -168,13 +199,10 @@ class Dataset:
 
     def array(self, name: str) -> np.ndarray:
         """A memory-mapped array: `item`, `target`, `offsets`, `support`, `major`, or a field such as `user.FIELD`."""
-        file = self.path / "arrays" / f"{name}.npy"
-        empty = file.stat().st_size <= 128  # a file with only a header cannot be mapped
-        try:
-            array: np.ndarray = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
-        except ValueError as error:
-            raise FormatError(f"is damaged ({error})", where=file, remedy=PREPARE_AGAIN) from None
-        return array
+        return self._map(name)
+
+    def _map(self, name: str, mode: Literal["r", "c"] = "r") -> np.ndarray:
+        return map_array(self.path / "arrays" / f"{name}.npy", self._types[name], mode)
 
     def column(self, side: Side, field: Field) -> EncodedColumn:
         """An encoded field of all users, items or interactions."""
@@ -200,8 +228,8 @@ class Dataset:
         """How the values of each field are encoded."""
         file = self.path / "vocabulary.json"
         try:
-            return Vocabulary.model_validate_json(file.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError):
+            return Vocabulary.model_validate_json(read_listed(file, self.manifest.files[file.name], PREPARE_AGAIN))
+        except ValidationError:
             raise FormatError("is damaged", where=file, remedy=PREPARE_AGAIN) from None
 
 
@@ -246,7 +274,30 @@ def _file_digest(path: Path) -> str:
 def _read_manifest(path: Path) -> Manifest:
     remedy = "give a folder made by 'paml data prepare'"
     missing = FormatError("no such prepared data set", where=path.parent, remedy=remedy)
-    manifest = as_model(Manifest, read_json(path, remedy, missing=missing), path, PREPARE_AGAIN)
+    values = read_json(path, remedy, missing=missing)
+    manifest = as_model(Manifest, values, path, PREPARE_AGAIN, lambda: _anew(path.parent, values))
     if manifest.computed_fingerprint() != manifest.fingerprint or manifest.computed_seal() != manifest.seal:
         raise FormatError("fingerprint mismatch: the manifest was edited", where=path, remedy=PREPARE_AGAIN)
+    if set(manifest.files) != file_names(manifest.data_schema) or min(manifest.users, manifest.items) < 1:
+        raise FormatError("does not list the files of its schema", where=path, remedy=PREPARE_AGAIN)
     return manifest
+
+
+def _anew(path: Path, values: Mapping[str, Any]) -> Again:
+    """The command that prepares a data set of another version again; only its input is not known any more."""
+    source = values.get("source")
+    found = source if isinstance(source, dict) else {}
+    chosen = found.get("settings")
+    settings = [f"{key}={value}" for key, value in chosen.items()] if isinstance(chosen, dict) else []
+    return Again(["data", "prepare", str(found.get("name", "SOURCE")), *settings], {"out": f"{path}-new"})
+
+
+Stamp = tuple[tuple[int, ...], ...]
+_VERIFIED: dict[Path, Stamp] = {}
+"""What this process has verified: a comparison trains on the same data many times, and reads it once."""
+
+
+def _stamp(data: Dataset) -> Stamp:
+    """By what a changed file is noticed without reading it."""
+    states = [(data.path / name).stat() for name in ("manifest.json", *sorted(data.manifest.files))]
+    return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in states)

@@ -1,6 +1,7 @@
 """What a prepared data set contains, as one plain dictionary for people and programs."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from paml.data.sources import SOURCES
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
-def describe(data: Dataset) -> dict[str, Any]:
-    """Describe a prepared data set as a plain dictionary.
+def describe(data: Dataset | str | Path) -> dict[str, Any]:
+    """Describe a prepared data set, or the one in a folder, as a plain dictionary.
 
     It has sizes, splits, groups, how many users each rule dropped, the target's histogram, quantiles of rows per user,
     shares of common values, and under `paper` what the paper reports about the same data (None if it does not).
@@ -23,6 +24,7 @@ def describe(data: Dataset) -> dict[str, Any]:
     >>> paml.describe(data)["splits"]
     {'train': 275, 'validation': 39, 'test': 79}
     """
+    data = Dataset.of(data)
     manifest = data.manifest
     sizes = {name: end - first for name, (first, end) in manifest.splits.items()}
     rows_U = np.diff(data.array("offsets"))
@@ -58,5 +60,5 @@ def _histogram(data: Dataset) -> dict[str, int]:
     """How often each target value occurs; all levels of the scale are included."""
     counts = data.interactions().group_by("target").len().collect()
     found = {f"{value:g}": int(count) for value, count in counts.iter_rows()}
-    levels = {f"{level:g}": 0 for level in data.schema.target.levels}
+    levels = {f"{level:g}": 0 for level in data.schema.target.levels if level >= data.schema.target.lowest}
     return dict(sorted({**levels, **found}.items(), key=lambda entry: float(entry[0])))

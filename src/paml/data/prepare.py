@@ -1,7 +1,7 @@
 """From a source's raw tables to a prepared data set, by the paper's protocol."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from paml.data.dataset import (
     RuleRecord,
     SourceRecord,
 )
+from paml.data.frames import FieldChange, load_frames
 from paml.data.protocol import (
     Kept,
     Protocol,
@@ -27,23 +28,30 @@ from paml.data.protocol import (
 from paml.data.schema import DTYPES, Field, Schema, without_invalid_values
 from paml.data.sources import LoadRequest, RawData, Source, find_source
 from paml.data.sources.download import fetch
+from paml.data.time_split import split_by_time, without_active_new_users
 from paml.errors import DataError, SettingsError
 from paml.files import new_folder
-from paml.progress import SILENT, Progress
+from paml.progress import SILENT, Progress, chosen as chosen_progress
 from paml.settings import Settings, build, build_all
 
+WARNING = "warning: "
+LOG_RULE, PROFILE_RULE = "users with log data", "no blank or invalid profile value"
 DEFAULT_FOLDER = Path("paml-data")
 
 
 def prepare(
-    source: str,
+    source: str | None = None,
     path: str | Path | None = None,
     out: str | Path | None = None,
     *,
+    interactions: Any = None,
+    users: Any = None,
+    items: Any = None,
+    schema: str | Path | Mapping[str, Any] | None = None,
+    fields: Mapping[str, FieldChange] | None = None,
     extra: str | Path | None = None,
-    schema: str | Path | None = None,
     skip_bad_lines: bool = False,
-    progress: Progress = SILENT,
+    progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Dataset:
@@ -53,23 +61,37 @@ def prepare(
     `extra` (`ml-1m`) and `schema` (`tables`) are further files that some sources take. `skip_bad_lines` counts lines
     that cannot be read, instead of raising DataError. Settings of the source and of the protocol are keyword arguments,
     or a mapping `settings`. The folder must not exist (default: `paml-data/SOURCE`); a failure leaves nothing behind.
+    `progress` is as in `paml.train`.
 
-    >>> import paml
+    Tables in memory need no source: `interactions` and, if there are any, `users` and `items` are Polars or pandas data
+    frames, lazy or not, Arrow tables, or anything that speaks Arrow's PyCapsule interface. Without a `schema` (a file,
+    or a dictionary with the same keys) it is guessed and printed; `fields` corrects the guess: `{"zip": "categorical",
+    "user.age": {"kind": "numeric", "minimum": 10}, "title": None}`, where None leaves a field out.
+
+    >>> import paml, polars
     >>> data = paml.prepare("synthetic", out="world", users=500, seed=1)
     >>> data.manifest.users
     393
+    >>> rows = [(user, item, 1 + user * item % 5) for user in range(30) for item in range(10)]
+    >>> ratings = polars.DataFrame(rows, ["user", "item", "rating"], orient="row")
+    >>> own = paml.prepare(interactions=ratings, out="own")
     """
-    kind = find_source(source)
+    given = {"interactions": interactions, "users": users, "items": items}
+    if interactions is None:
+        more = {**{name: value for name, value in given.items() if value is not None}, **more}  # settings of a source
+        given = {}
+    source = _source_of(source, given, path=path, fields=fields, schema=schema)
+    kind, shown = find_source(source), chosen_progress(progress)
     source_settings, protocol = _settings(kind, {**(settings or {}), **more})
-    inputs = {"path": path, "extra": extra, "schema": schema}
+    inputs = {"path": path, "extra": extra, "schema": None if isinstance(schema, Mapping) else schema}
     paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
-    if not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:
+    if not given and not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:
         what = f"the source '{source}' needs a folder or archive"
         raise SettingsError(what, remedy="give the path of one", argument="path")
     target = Path(out) if out is not None else DEFAULT_FOLDER / source
     with new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix="work") as work:
         if paths["path"] is None and kind.archive is not None:
-            paths["path"] = fetch(kind.archive, progress)
+            paths["path"] = fetch(kind.archive, shown)
         request = LoadRequest(
             paths["path"],
             source_settings,
@@ -77,20 +99,69 @@ def prepare(
             extra=paths["extra"],
             schema=paths["schema"],
             skip_bad_lines=skip_bad_lines,
-            progress=progress,
+            progress=shown,
         )
-        raw = kind.load(request)
+        raw = _from_frames(request, given, schema, fields or {}) if given else kind.load(request)
         record = SourceRecord(
             name=source,
             settings=source_settings.model_dump(mode="json"),
             checksum=raw.checksum,
             bad_lines=raw.bad_lines,
         )
-        chosen = choose(raw, protocol, progress)
-        notes = (*raw.notes, *_many_without_profile(raw, chosen.users), *_chosen_by_clicks(protocol))
+        new_users = None
+        if protocol.split == "time":
+            with shown.step("cutting the log at dates"):
+                raw, new_users, protocol = split_by_time(raw, protocol)
+        chosen = choose(raw, protocol, shown, new_users)
+        notes = (
+            *_many_dropped(chosen.rules),
+            *raw.notes,
+            *_many_without_profile(raw, chosen.users),
+            *_chosen_by_clicks(protocol),
+        )
         raw = replace(raw, notes=notes)
-        write_split(raw, chosen, record, protocol, folder, progress)
+        write_split(raw, chosen, record, protocol, folder, shown)
+    for note in notes:
+        if note.startswith(WARNING):
+            shown.say(note)
     return Dataset.open(target)
+
+
+def _source_of(
+    source: str | None,
+    frames: Mapping[str, Any],
+    *,
+    path: str | Path | None,
+    fields: Mapping[str, FieldChange] | None,
+    schema: str | Path | Mapping[str, Any] | None,
+) -> str:
+    """The source's name; frames are tables, and only they have fields that can be changed."""
+    if not frames:
+        if source is None:
+            raise SettingsError(
+                "no source and no interactions", remedy="name a source, or give a table of interactions"
+            )
+        if fields or isinstance(schema, Mapping):
+            remedy = "write them into the schema file"
+            raise SettingsError("fields and a schema as a dictionary are for tables in memory", remedy=remedy)
+        return source
+    if source not in (None, "tables") or path is not None:
+        what = f"the source '{source}'" if path is None else f"the path '{path}'"
+        raise SettingsError(f"{what} and a table of interactions are given", remedy="give one of them")
+    return "tables"
+
+
+def _from_frames(
+    request: LoadRequest,
+    given: Mapping[str, Any],
+    schema: str | Path | Mapping[str, Any] | None,
+    fields: Mapping[str, FieldChange],
+) -> RawData:
+    """The raw tables of frames; a guessed schema is printed."""
+    raw, guessed = load_frames(request, {k: v for k, v in given.items() if v is not None}, schema, fields)
+    if guessed is not None:
+        print(guessed)  # noqa: T201 - people correct it with `fields`
+    return raw
 
 
 def _settings(kind: Source, given: Mapping[str, Any]) -> tuple[Settings, Protocol]:
@@ -111,8 +182,10 @@ def _input(kind: Source, argument: str, given: str | Path | None) -> Path | None
     return Path(given)
 
 
-def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Chosen:
-    """Apply the protocol's rules on users to the raw tables."""
+def choose(
+    raw: RawData, protocol: Protocol, progress: Progress = SILENT, new_users: pl.DataFrame | None = None
+) -> Chosen:
+    """Apply the protocol's rules on users to the raw tables; `new_users` has their splits by time, if they have any."""
     schema = raw.schema
     with progress.step("reading profiles and contents"):
         users = _side(raw, "user", schema.user)
@@ -121,6 +194,8 @@ def choose(raw: RawData, protocol: Protocol, progress: Progress = SILENT) -> Cho
         counts, repeated = _counts(raw)
         _require_known_items(raw, items)
         users = _with_counts(users, counts)
+    if new_users is not None:
+        users = users.join(new_users, on="user", how="inner", maintain_order="left")
     groups = common_values(users, schema.features("user"), protocol.common_share)
     users, rules = _apply_rules(users, protocol, schema)
     users, items = (
@@ -149,8 +224,8 @@ def _side(raw: RawData, key: Literal["user", "item"], fields: tuple[Field, ...])
 def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
     """Rows and positive targets per user, and how many ratings are ignored; a target off the scale is an error.
 
-    If a user rated an item more than once, only the last rating counts, so that no (user, item) pair is in both the
-    support and the query set. For clicks, repeated impressions all count.
+    If a user rated or chose an item more than once, only the last row counts, so that no (user, item) pair is in both
+    the support and the query set. For clicks, repeated impressions all count.
     """
     target, scale = pl.col("target").cast(pl.Float64), raw.schema.target
     invalid = ~scale.is_valid(target)
@@ -159,7 +234,9 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
         .agg(
             _rows=pl.len().cast(pl.Int64),
             _positives=(target > 0).sum().cast(pl.Int64),
-            _items=(pl.col("item").n_unique() if scale.kind == "rating" else pl.len()).cast(pl.Int64),
+            _lowest=target.min(),
+            _highest=target.max(),
+            _items=(pl.len() if scale.kind == "click" else pl.col("item").n_unique()).cast(pl.Int64),
             _invalid=invalid.sum(),
         )
         .collect(engine="streaming")
@@ -168,16 +245,36 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
         raise DataError("has no rows", where=raw.files.get("interactions", "interactions"), remedy="name another file")
     if counts["_invalid"].sum():
         user, item, value = raw.interactions.filter(invalid).select("user", "item", "target").head(1).collect().row(0)
-        expected = f"{scale.low:g} to {scale.high:g} in steps of {scale.step:g}" if scale.kind == "rating" else "0 or 1"
+        span = f"{scale.lowest:g} to {scale.high:g} in steps of {scale.step:g}"
+        expected = "0 or 1" if scale.kind == "click" else span
         raise DataError(
             f"user '{user}', item '{item}': target {value} is off the scale",
             where=raw.files.get("interactions", "interactions"),
             remedy=f"expected {expected}",
         )
-    repeated = int((counts["_rows"] - counts["_items"]).sum()) if scale.kind == "rating" else 0
+    _require_both_outcomes(raw, counts)
+    repeated = int((counts["_rows"] - counts["_items"]).sum())
     if repeated:
         counts = counts.with_columns(_rows=pl.col("_items"))
-    return counts.drop("_items", "_invalid"), repeated
+    return counts.drop("_items", "_invalid", "_lowest", "_highest"), repeated
+
+
+def _require_both_outcomes(raw: RawData, counts: pl.DataFrame) -> None:
+    """Raise DataError if all ratings or clicks are the same: then there is nothing to predict."""
+    if raw.schema.target.kind == "choice":
+        return  # there is: what is chosen, among all items
+    rows, positives = int(counts["_rows"].sum()), int(counts["_positives"].sum())
+    where, click = raw.files.get("interactions", "interactions"), raw.schema.target.kind == "click"
+    if click and positives in (0, rows):
+        what = f"all {rows:,} targets are {int(positives > 0)}: there is nothing to predict"
+        missing = "what was shown and not clicked" if positives else "what was clicked"
+        remedy = f"add rows for {missing}, or name another target" + (
+            '; for likes alone, use kind = "choice"' if positives else ""
+        )
+        raise DataError(what, where=where, remedy=remedy)
+    if not click and counts["_lowest"].min() == counts["_highest"].max():
+        what = f"all {rows:,} ratings are {counts['_lowest'][0]:g}: there is nothing to predict"
+        raise DataError(what, where=where, remedy="name another target, or give all ratings")
 
 
 def _require_known_items(raw: RawData, items: pl.DataFrame) -> None:
@@ -215,6 +312,20 @@ def _many_without_profile(raw: RawData, users: pl.DataFrame) -> list[str]:
     return [f"{count:,} of {len(users):,} users have no row in {file}: are keys written as in the interactions?"]
 
 
+def _many_dropped(rules: Sequence[RuleRecord]) -> list[str]:
+    """A warning for each rule that drops more than half of the users it is given, with how to keep them."""
+    remedies = {
+        PROFILE_RULE: "drop_invalid_profiles=false keeps them, with the blank as 'unknown'",
+        LOG_RULE: "are users' keys written as in the interactions?",
+    }
+    return [
+        f"{WARNING}the rule '{one.rule}' dropped {one.dropped:,} of {one.kept + one.dropped:,} users, and kept "
+        f"{one.kept:,}; {remedies.get(one.rule, 'the settings of the protocol loosen it')}"
+        for one in rules
+        if one.dropped > one.kept
+    ]
+
+
 def _chosen_by_clicks(protocol: Protocol) -> list[str]:
     """A note on what the paper's rule for clicks does to query rows."""
     if protocol.min_counts != "clicks":
@@ -222,7 +333,7 @@ def _chosen_by_clicks(protocol: Protocol) -> list[str]:
     least = protocol.min_interactions
     known = "one click" if least == 2 else f"fewer than {least} clicks"
     return [
-        f"warning: min_counts=clicks, the paper's rule, chooses users by their query rows, too: whoever has {known} "
+        f"{WARNING}min_counts=clicks, the paper's rule, chooses users by their query rows, too: whoever has {known} "
         "among the support rows is certain to have one among the query rows, which is not so for new users; "
         "min_counts=rows does not look at clicks"
     ]
@@ -231,7 +342,8 @@ def _chosen_by_clicks(protocol: Protocol) -> list[str]:
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:
     """The rules in the paper's order (unless `cold_rule` is last), with a record of each."""
     if protocol.min_counts == "clicks" and schema.target.kind != "click":
-        raise SettingsError("min_counts is 'clicks', but the targets are ratings", remedy="use min_counts=rows")
+        what = f"min_counts is 'clicks', but the targets are {schema.target.kind}s"
+        raise SettingsError(what, remedy="use min_counts=rows")
     rules: list[RuleRecord] = []
 
     def apply(rule: str, kept: Kept) -> pl.DataFrame:
@@ -246,15 +358,17 @@ def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tup
             return apply(f"{rule}, the others in training only", active_users_train(users, share))
         return apply(rule, cold_users(users, share))
 
-    users = apply("users with log data", with_interactions(users))
+    users = apply(LOG_RULE, with_interactions(users))
     if protocol.cold_rule == "first":
         users = apply_cold_rule(users)
     if protocol.drop_invalid_profiles:
-        users = apply("no blank or invalid profile value", valid_profiles(users, schema.features("user")))
-    rows = "interactions" if schema.target.kind == "click" else "ratings"
+        users = apply(PROFILE_RULE, valid_profiles(users, schema.features("user")))
+    rows = {"rating": "ratings", "click": "interactions", "choice": "chosen items"}[schema.target.kind]
     counted = "clicks" if protocol.min_counts == "clicks" else rows
     enough = enough_interactions(users, protocol.min_interactions, protocol.min_counts)
     users = apply(f"at least {protocol.min_interactions} {counted}", enough)
     if protocol.cold_rule == "last":
         users = apply_cold_rule(users)
+    if protocol.split == "time" and protocol.active_users == "train":
+        users = apply("active users only if they came first", without_active_new_users(users))
     return users, rules

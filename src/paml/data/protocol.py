@@ -7,16 +7,19 @@ is an argument.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import polars as pl
-from pydantic import BeforeValidator, Field as Described, PlainSerializer
+from pydantic import BeforeValidator, Field as Described, PlainSerializer, model_validator
 
 from paml.data.schema import Field, Kind
 from paml.settings import Settings, added
 
 SPLITS = ("train", "validation", "test")
+KNOWN = "known"
+"""A further split, if there are new items: training users, who are asked about these."""
 TOLERANCE = 1e-9  # so that ceil(0.3 * 10) is 3 and floor(0.8 * 5) is 4 despite rounding of the product
 
 
@@ -37,6 +40,41 @@ Ratio = Annotated[
     BeforeValidator(_parse_ratio),
     PlainSerializer(lambda weights: ":".join(f"{weight:g}" for weight in weights)),
 ]
+
+
+def _check_date(value: Any) -> Any:
+    """An ISO date with or without a time, or a number as the source counts time."""
+    if value is None or value == "":
+        return None
+    text = str(value)
+    try:
+        return text if math.isfinite(float(text)) else _no_date()
+    except ValueError:
+        pass
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        _no_date()
+    return text
+
+
+def _no_date() -> NoReturn:
+    raise ValueError("a date such as 2026-11-17, or a number as the source counts time")
+
+
+def _check_new_items(value: Any) -> Any:
+    """`time`, or a share of the items."""
+    try:
+        share = 0.0 if value == "time" else float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share < 1:
+        raise ValueError("a share of the items, from 0 to below 1, or 'time'")
+    return value if value == "time" else f"{share:g}"
+
+
+NewItems = Annotated[str, BeforeValidator(_check_new_items)]
+Date = Annotated[str | None, BeforeValidator(_check_date)]
 
 
 class Protocol(Settings):
@@ -62,6 +100,13 @@ class Protocol(Settings):
         "rows", "what min_interactions counts: rows, or clicks (the paper's rule, which reads query labels)"
     )
     user_ratio: Ratio = Described((7.0, 1.0, 2.0), description="users in train:validation:test")
+    split: Literal["random", "time"] = added(
+        "random", "random users validate and test, or those who first appear after a date (time)"
+    )
+    validation_from: Date = added(
+        None, "split=time: whoever first appears from then on is no training user; by default as user_ratio says"
+    )
+    test_from: Date = added(None, "split=time: whoever first appears from then on is a test user")
     support_share: float = Described(0.8, gt=0, lt=1, description="share of a user's rows in the support set")
     support_rounding: Literal["nearest", "down"] = added(
         "nearest", "round the number of support rows to the nearest whole number, or down"
@@ -69,10 +114,47 @@ class Protocol(Settings):
     support_by: Literal["random", "time"] = Described(
         "random", description="random rows as support set, or the user's earliest rows (time)"
     )
+    support_first: int | None = added(
+        None, "a user's first rows in time, this many, are the support set, instead of support_share", ge=1
+    )
+    support_days: float | None = added(
+        None, "a user's rows of this many days, from the first one on, are the support set", gt=0
+    )
+    new_items: NewItems = added(
+        "0", "share of items that are held out of training, or 'time': those that first appear from validation_from on"
+    )
     common_share: float = Described(
         0.3, gt=0, le=1, description="share of a field's values, the most frequent ones, that count as common"
     )
     major_above: int = Described(2, ge=0, description="a user with more common values than this is a major user")
+
+    @property
+    def can_be_split_again(self) -> bool:
+        """Whether a prepared data set holds what another split needs."""
+        return self.split == "random" and self.new_items == "0"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _later_rows_are_queries(cls, values: Any) -> Any:
+        """What is about time takes the support set by time."""
+        timely = isinstance(values, Mapping) and (
+            values.get("split") == "time"
+            or any(values.get(key) is not None for key in ("support_first", "support_days"))
+        )
+        return {"support_by": "time", **values} if timely else values
+
+    @model_validator(mode="after")
+    def _time_fits(self) -> Self:
+        if self.split != "time" and (self.validation_from or self.test_from):
+            raise ValueError("validation_from and test_from with split=time only")
+        if self.new_items == "time" and self.split != "time":
+            raise ValueError("new_items=time with split=time only")
+        if self.support_first is not None and self.support_days is not None:
+            raise ValueError("support_first or support_days, not both")
+        timely = self.split == "time" or self.support_first is not None or self.support_days is not None
+        if timely and self.support_by != "time":
+            raise ValueError("support_by=time with split=time, support_first or support_days")
+        return self
 
 
 class Kept(NamedTuple):

@@ -12,6 +12,7 @@ from paml.data.build import Chosen, write_split
 from paml.data.dataset import Dataset
 from paml.data.protocol import Groups
 from paml.data.sources import RawData
+from paml.errors import SettingsError
 from paml.files import new_folder
 from paml.progress import SILENT, Progress
 
@@ -21,6 +22,9 @@ SPLIT_COLUMNS = ("split", "group", "support_rows", "query_rows")
 def resplit(data: Dataset, seed: int, out: str | Path, progress: Progress = SILENT) -> Dataset:
     """Write the data set split with `seed` to `out`; facts about test users (the best reachable error) are dropped."""
     manifest, schema = data.manifest, data.schema
+    if not manifest.protocol.can_be_split_again:
+        what = "its split depends on time, or holds items out of training: it cannot be drawn again"
+        raise SettingsError(what, where=data.path, remedy="keep its split, or prepare it with other settings")
     derived = [field.name for field in schema.item if field.derived is not None]
     users = data.users().collect()
     items = data.items().drop(derived).collect()

@@ -40,7 +40,9 @@ DTYPES: dict[Kind, pl.DataType] = {
 CLICK_WEIGHTS = (0.1, 0.9)
 """Weights of an item not clicked and clicked in the weighted entropy loss (paper, Sec. D.6)."""
 
+TargetKind = Literal["rating", "click", "choice"]
 SIDES = ("user", "item", "context")
+MAX_LEVELS = 100_000
 
 RESERVED = frozenset(
     {"user", "item", "target", "time", "split", "group", "query", "support_rows", "query_rows", "training_only"}
@@ -132,9 +134,13 @@ def without_invalid_values(fields: Sequence[Field]) -> list[pl.Expr]:
 
 
 class Target(Settings):
-    """What is predicted: a rating on a scale of equal steps, or a click (0 or 1)."""
+    """What is predicted: a rating on a scale of equal steps, a click (0 or 1), or a choice.
 
-    kind: Literal["rating", "click"] = Described(description="rating or click")
+    Rows of choices are positives only; a row's value is the strength of its choice, 1 to `high`. The 0 of the scale
+    stands for all other items, and no row has it.
+    """
+
+    kind: TargetKind = Described(description="rating, click or choice")
     low: float = Described(0.0, description="lowest rating of the scale")
     high: float = Described(1.0, description="highest rating of the scale")
     step: float = Described(1.0, gt=0, description="distance between neighbouring ratings")
@@ -147,6 +153,10 @@ class Target(Settings):
             raise ValueError("low below high in the target's scale")
         if self.kind == "click" and (self.low, self.high, self.step) != (0.0, 1.0, 1.0):
             raise ValueError("a click target without a scale")
+        if (self.high - self.low) / self.step > MAX_LEVELS:
+            raise ValueError(f"a scale of at most {MAX_LEVELS:,} steps")
+        if self.kind == "choice" and (self.low, self.step) != (0.0, 1.0):
+            raise ValueError("strengths of choices from 1 in steps of 1")
         if abs((self.high - self.low) / self.step - round((self.high - self.low) / self.step)) > 1e-9:
             raise ValueError("a scale whose length is a multiple of its step")
         return self
@@ -156,17 +166,25 @@ class Target(Settings):
         """All values of the scale, lowest first: 1 to 5 gives d = 5 in the paper's table of layers."""
         return [self.low + k * self.step for k in range(round((self.high - self.low) / self.step) + 1)]
 
+    @property
+    def lowest(self) -> float:
+        """The lowest value that a row can have."""
+        return self.low + self.step if self.kind == "choice" else self.low
+
     def is_valid(self, column: pl.Expr) -> pl.Expr:
-        """Whether a value is a level of the scale."""
+        """Whether a value is one that a row can have."""
         steps = (column - self.low) / self.step
-        inside = column.is_finite() & (column >= self.low) & (column <= self.high)
+        inside = column.is_finite() & (column >= self.lowest) & (column <= self.high)
         return (inside & ((steps - steps.round()).abs() < 1e-6)).fill_null(False)
 
 
 def liked_level(target: Target) -> float:
-    """The lowest rating that counts as liked: three quarters of the scale, rounded up to a level (4 of 1 to 5)."""
-    if target.kind == "click":
-        return target.high
+    """The lowest rating that counts as liked: three quarters of the scale, rounded up to a level (4 of 1 to 5).
+
+    A click, and every choice, counts.
+    """
+    if target.kind != "rating":
+        return 1.0
     return next(level for level in target.levels if level >= target.low + 0.75 * (target.high - target.low) - 1e-9)
 
 

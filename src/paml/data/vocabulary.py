@@ -84,6 +84,17 @@ class FieldEncoder:
         """The values that have codes, most common first; empty for a numeric field."""
         return self._fitted.values if isinstance(self._fitted, Categories) else ()
 
+    def knows(self, value: Any) -> bool:
+        """Whether a value tells the model anything; blank values, which claim nothing, count as known."""
+        if value is None or value == "":
+            return True
+        if self.field.kind is Kind.NUMERIC:
+            number = as_number(value, text=True)
+            low, high = self.field.minimum, self.field.maximum
+            return number is not None and (low is None or number >= low) and (high is None or number <= high)
+        codes = self._list(value) if self.field.kind is Kind.MULTI else [self._code(value)]
+        return all(codes)
+
     def column(self, column: pl.Series) -> EncodedColumn:
         """Encode a column of values or lists; unknown values in lists are kept as 0."""
         if self.field.kind is not Kind.MULTI:

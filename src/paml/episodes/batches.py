@@ -16,6 +16,7 @@ from paml.data.dataset import Dataset
 from paml.episodes.candidates import Candidates
 from paml.episodes.features import Features, FeatureTable, InputSpec, unknown
 from paml.episodes.tasks import Block, Known, TaskBatch
+from paml.errors import LeakageError
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Loader:
         """Look up everything that the batch's rows and users refer to; only rows before `end` may be read."""
         S = batch.support.row_BL.shape[1]
         row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
-        assert end is None or row_BL.max() < end, "training read a row of another split"
+        if end is not None and row_BL.max() >= end:  # not an assertion, which `python -O` would remove
+            raise LeakageError("training read a row of another split", remedy="report a bug")
         item_BL = self._item[row_BL]
         if self._candidates is None:
             item_N, index, log_chance_N = *np.unique(item_BL, return_inverse=True), None

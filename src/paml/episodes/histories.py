@@ -1,7 +1,8 @@
 """What users are known to have rated or clicked, as weights of items: the input of whatever ranks by them.
 
 A weight says how much a row counts as a sign of interest. For ratings it depends on the level, by one of a few named
-WEIGHTS; they are given for five levels and interpolated over other scales. Of clicks, only clicked rows count.
+WEIGHTS; they are given for five levels and interpolated over other scales. Of clicks, only clicked rows count; of
+choices all do, and stronger ones more.
 
 Legend: N rows, U users, I items.
 """
@@ -25,12 +26,29 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
 """Weight of a row by its rating, from the lowest to the highest level; beside these, `liked` counts liked rows only."""
 
 
+CHOSEN = (1.0, 1.15, 1.3, 1.45, 1.6)
+"""The same for choices of strengths 1 to 5, if they are graded: all say that somebody wanted the item."""
+
+
+def counts_alike(target: Target) -> bool:
+    """Whether all rows that count have the same weight, by whatever name."""
+    return target.kind == "click" or (target.kind == "choice" and target.high == target.lowest)
+
+
+def level_weights(target: Target, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Levels, and the weight of each: one between two levels has a weight between theirs."""
+    if target.kind == "choice":
+        levels = np.arange(1.0, len(CHOSEN) + 1)
+        return levels, np.array(CHOSEN) if name == "graded" else np.ones(len(levels))
+    levels = np.linspace(target.low, target.high, len(WEIGHTS[name]))
+    return levels, np.array(WEIGHTS[name]) if target.kind == "rating" else (levels >= 1).astype(np.float64)
+
+
 def row_weights(target: Target, name: str, target_N: np.ndarray) -> np.ndarray:
     """The weight of each row, 0 where it does not count."""
     if target.kind == "click" or name == "liked":
         return np.asarray(target_N >= liked_level(target), dtype=np.float32)
-    levels = np.linspace(target.low, target.high, len(WEIGHTS[name]))
-    weight_N: np.ndarray = np.interp(target_N, levels, WEIGHTS[name]).astype(np.float32)
+    weight_N: np.ndarray = np.interp(target_N, *level_weights(target, name)).astype(np.float32)
     return weight_N
 
 

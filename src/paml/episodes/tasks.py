@@ -15,6 +15,8 @@ from paml.data.dataset import Dataset
 from paml.data.protocol import support_counts
 from paml.episodes import ragged
 
+Split = Literal["train", "validation", "test", "known"]
+"""`known` are training users again, who are asked about new items; most data sets have none."""
 BATCHES_PER_WINDOW = 64  # users are shuffled, then sorted by length within windows of this many batches
 
 
@@ -68,9 +70,9 @@ class Tasks:
     support: np.ndarray
 
     @classmethod
-    def of(cls, data: Dataset, split: Literal["train", "validation", "test"]) -> "Tasks":
+    def of(cls, data: Dataset, split: Split) -> "Tasks":
         """The tasks of one split; nothing outside its slice is read."""
-        first, end = data.manifest.splits[split]
+        first, end = data.manifest.splits.get(split, (data.manifest.users, data.manifest.users))
         return cls(first, data.array("offsets")[first : end + 1], data.array("support")[first:end])
 
     def query_mask(self) -> np.ndarray:
@@ -87,13 +89,16 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.support)
 
-    def stored(self, batch_size: int, shots: int | None = None) -> Iterator[TaskBatch]:
+    def stored(self, batch_size: int, shots: int | None = None, *, shortened: bool = False) -> Iterator[TaskBatch]:
         """All users once, in order of length, with the split that was drawn and stored when the data was prepared.
 
-        With `shots`, at most that many support rows of each user are used; the query rows stay the same.
+        With `shots`, at most that many support rows of each user are used; the query rows stay the same. `shortened`
+        leaves out the users whose support sets that does not change.
         """
         start = np.asarray(self.offsets[:-1], dtype=np.int64)
         order = np.argsort(np.diff(self.offsets), kind="stable")
+        if shortened:
+            order = order[:0] if shots is None else order[np.asarray(self.support[order]) > shots]
         for user_B in _cut(order, batch_size):
             batch = self._batch(user_B, start[user_B], np.asarray(self.support[user_B], dtype=np.int64))
             if shots is not None:

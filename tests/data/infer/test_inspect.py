@@ -4,7 +4,7 @@ import gzip
 import os
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import permutations
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_three_files_in_any_order(tables: Path, tmp_path: Path, order: tuple[str
     assert guessed["interactions"] == expected["interactions"]
     assert guessed["users"]["fields"] == {
         "gender": "categorical",
-        "age": {"kind": "categorical", "minimum": 10, "maximum": 100},
+        "age": "categorical",
         "home_town": {"kind": "categorical", "column": "home town"},
     }
     assert guessed["items"]["fields"] == {"title": "identifier", "genres": "multi", "price": "numeric"}
@@ -299,15 +299,49 @@ def test_files_in_another_folder_are_found(tables: Path, tmp_path: Path) -> None
 
 
 def test_what_cannot_be_guessed_is_refused_by_prepare(tmp_path: Path) -> None:
-    rows = [(*row[:2], "good") for row in log_rows()]
+    rows = [(*row[:2], ("good", "bad")[k % 2]) for k, row in enumerate(log_rows())]
     found = inspect_files([write(tmp_path / "log.csv", "user,item,rating", rows)])
-    assert found.gaps == ["target: no column with a few evenly spaced numbers found: name one"]
+    assert found.gaps == ["target: 'rating' does not hold a few evenly spaced numbers: name another, or round it"]
     found.write(tmp_path / "schema.toml")
-    with pytest.raises(PamlError, match=r"schema.toml: setting 'target.kind' is '\?'; expected 'rating' or 'click'"):
+    with pytest.raises(
+        PamlError, match=r"schema.toml: setting 'target.kind' is '\?'; expected 'rating', 'click' or 'choice'"
+    ):
         paml.prepare("tables", tmp_path, tmp_path / "out")
     profiles = [("FM"[k % 2], 20 + k % 7, 1 + k % 5) for k in range(3000)]
     found = inspect_files([write(tmp_path / "no_user.csv", "gender,age,rating", profiles)])
     assert [gap.split(":")[0] for gap in found.gaps] == ["user", "item"]
+
+
+EVENTS: dict[str, tuple[Callable[[int], tuple[object, ...]], dict[str, object]]] = {
+    "": (lambda k: (), {}),
+    "event_type": (
+        lambda k: (("view", "add_to_cart", "purchase")[k % 3],),
+        {"event": "event_type", "weights": {"view": 1, "add_to_cart": 1, "purchase": 1}},
+    ),
+    "what": (lambda k: (("pv", "buy")[k % 2],), {"event": "what", "weights": {"pv": 1, "buy": 1}}),
+    "clicked": (lambda k: (1,), {}),
+    "quantity": (lambda k: (1 + k % 4,), {"weight": "quantity"}),
+    "colour": (lambda k: (("red", "blue")[k % 2],), {}),
+    "day": (lambda k: (1 + k % 7,), {}),  # a few evenly spaced numbers, but no rating
+}
+
+
+@pytest.mark.parametrize("column", EVENTS)
+def test_a_log_without_ratings_is_one_of_choices(column: str, tmp_path: Path) -> None:
+    more, events = EVENTS[column]
+    rows = [(*row[:2], 1_600_000_000 + k % 7, *more(k)) for k, row in enumerate(log_rows())]
+    header = "user,item,timestamp" + (f",{column}" if column else "")
+    found = inspect_files([write(tmp_path / "log.csv", header, rows)])
+    assert not found.gaps
+    schema = tomllib.loads(found.text)
+    assert schema["target"] == {"kind": "choice"}
+    log = {name: value for name, value in schema["interactions"].items() if name not in ("file", "context")}
+    assert log == {"user": "user", "item": "item", "time": "timestamp", **events}
+    assert not schema["interactions"].get("context")
+    assert "every row is a choice" in found.text
+    found.write(tmp_path / "schema.toml")
+    data = paml.prepare("tables", tmp_path, tmp_path / "out", cold_share=1)
+    assert data.schema.target.kind == "choice"
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -346,12 +380,13 @@ def test_command_line(tables: Path, tmp_path: Path) -> None:
     assert (shown.exit_code, shown.stderr) == (0, "")
     written = runner.invoke(app, ["data", "inspect", *names, "--out", str(out)])
     assert written.stdout.endswith(f"paml data prepare tables --schema {out}\n")
-    assert out.read_text() == shown.stdout
+    assert out.read_text() == shown.stdout.replace(f"{tables.resolve()}/", "")  # printed: absolute paths
     again = runner.invoke(app, ["data", "inspect", *names, "--out", str(out)])
     assert str(again.exception) == f"{out}: already exists; choose another file, or remove it first"
-    lost = write(tmp_path / "log.csv", "user,item,word", [(*row[:2], "good") for row in log_rows()])
+    rows = [(*row[:2], k / 7) for k, row in enumerate(log_rows())]
+    lost = write(tmp_path / "log.csv", "user,item,rating", rows)
     gap = runner.invoke(app, ["data", "inspect", str(lost)])
-    assert (gap.exit_code, gap.stderr.startswith("warning: target: no column")) == (0, True)
+    assert (gap.exit_code, gap.stderr.startswith("warning: target: 'rating' does not hold")) == (0, True)
 
 
 @pytest.mark.slow

@@ -42,14 +42,14 @@ def test_an_archive_equals_its_folder(tables: Path, tmp_path: Path) -> None:
 
 def test_users_without_profile_are_kept_as_unknown_and_counted(edit: Edit, tmp_path: Path) -> None:
     folder = edit("users.csv", '7,F,21,"Town, 3"\n8,M,22,"Town, 0"\n', '8,M,,"Town, 0"\n')
-    data = paml.prepare("tables", folder, tmp_path / "a", cold_share=1)
+    data = paml.prepare("tables", folder, tmp_path / "a", cold_share=1, drop_invalid_profiles=True)
     assert (data.manifest.users, data.manifest.source.users_without_profile) == (
         19,
         1,
     )  # user 8 has a profile with a blank value
     row = data.users().collect()["user"].to_list().index("7")
     assert data.array("user.town")[row] == 0
-    loose = paml.prepare("tables", folder, tmp_path / "b", cold_share=1, drop_invalid_profiles=False)
+    loose = paml.prepare("tables", folder, tmp_path / "b", cold_share=1)
     assert (loose.manifest.users, loose.manifest.source.users_without_profile) == (20, 1)
 
 

@@ -9,8 +9,10 @@ import polars as pl
 from paml.data.infer.sample import LIST_MARK
 from paml.data.readers.delimited import TIME_FORMATS
 
-SURE_BLANKS = ("NULL", "null", "N/A", "n/a", "#N/A", "<NA>", "\\N", "nan", "NaN", "?")
-BLANKS_AMONG_NUMBERS = ("NA", "na", "None", "none", "-")  # in a text column they may be real values
+SURE_BLANKS = {"null", "(null)", "n/a", "n.a.", "#n/a", "<na>", "\\n", "nan", "?"}
+PYTHON_BLANK = "None"  # what programs write for nothing; a lower-case "none" among texts may be an answer
+BLANKS_AMONG_NUMBERS = {"na", "none", "nil", "-", "--", "unknown", "missing"}  # among texts they may be real values
+MOSTLY = 0.9  # share of rows that are numbers in a column of numbers with some dirt
 NEARLY_UNIQUE = 0.8
 MAX_LEVELS = 101  # largest number of values on a rating scale
 CLICKS = (0.0, 1.0)
@@ -89,12 +91,12 @@ class Column:
     @cached_property
     def scale(self) -> tuple[float, float, float] | None:
         """Lowest value, highest value and step, if (almost) all values are a few evenly spaced numbers."""
-        numbers = self.mostly_numbers(1.0 if len(self.distinct) < 20 else 0.9)
+        numbers = self.mostly_numbers(1.0 if len(self.distinct) < 20 else 0.9) if self.dirt is None else self.cleaned
         if numbers is None or not 2 <= len(numbers) <= MAX_LEVELS:
             return None
         low, high = float(numbers[0]), float(numbers[-1])
         step = round(float(numbers.diff().drop_nulls().min()), 6)  # type: ignore[arg-type]
-        if self.is_whole and high - low <= 10:
+        if bool((numbers == numbers.round()).all()) and high - low <= 10:
             step = 1.0
         steps = (numbers - low) / step
         fits = bool(((steps - steps.round()).abs() < 1e-6).all()) and (high - low) / step < MAX_LEVELS
@@ -103,7 +105,7 @@ class Column:
     @property
     def is_click(self) -> bool:
         """Whether the values are 0 and 1."""
-        return self.numbers is not None and tuple(self.numbers) == CLICKS
+        return self.cleaned is not None and tuple(self.cleaned) == CLICKS
 
     @cached_property
     def time(self) -> str | None:
@@ -157,12 +159,44 @@ class Column:
 
     def blanks(self) -> list[str]:
         """Values that mean "not known", such as NULL."""
-        counts = dict(self.known.value_counts(name="n").iter_rows())
-        found = [token for token in SURE_BLANKS if counts.get(token, 0) > (1 if self.is_nearly_unique else 0)]
-        rest = self.distinct.filter(~self.distinct.is_in([*found, *BLANKS_AMONG_NUMBERS]))
-        if len(rest) and rest.cast(pl.Float64, strict=False).is_finite().fill_null(False).all():
-            found += [token for token in BLANKS_AMONG_NUMBERS if token in counts]
-        return found
+        maybe = self.known.filter(self.known.str.len_chars() <= max(map(len, BLANKS_AMONG_NUMBERS)))
+        counts = dict(maybe.value_counts(name="n", sort=True).iter_rows())
+        least = 1 if self.is_nearly_unique else 0
+        sure = [
+            token
+            for token, count in counts.items()
+            if (token.lower() in SURE_BLANKS or token == PYTHON_BLANK) and count > least
+        ]
+        rare = [token for token in counts if token.lower() in BLANKS_AMONG_NUMBERS and token not in sure]
+        if rare and Column(self.name, self.known.filter(~self.known.is_in([*sure, *rare]))).is_measured:
+            return [*sure, *rare]
+        return sure
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the values are numbers, perhaps with some dirt, or times."""
+        return len(self.known) > 0 and (self.dirt is not None or self.time is not None)
+
+    @cached_property
+    def dirt(self) -> list[str] | None:
+        """Distinct values that are not numbers, the most frequent first, if nearly all rows are; else None.
+
+        A letter before a digit makes codes, such as those of Canadian places among those of American ones.
+        """
+        clean = self.known.cast(pl.Float64, strict=False).is_finite().fill_null(False)
+        if not len(self.known) or clean.mean() < MOSTLY:  # type: ignore[operator]
+            return None
+        dirt = self.known.filter(~clean).value_counts(sort=True).to_series(0)
+        return None if dirt.str.contains(r"\p{L}\d").any() else dirt.to_list()
+
+    @property
+    def cleaned(self) -> pl.Series | None:
+        """The numbers, sorted, each once, if there are none but numbers and some dirt."""
+        return None if self.dirt is None else self.mostly_numbers(0.0)
+
+    def without_dirt(self) -> "Column":
+        """The same column with nothing but its numbers."""
+        return self.where(~self.values.is_in(self.dirt or []).fill_null(False))
 
     def where(self, rows: pl.Series) -> "Column":
         """The same column, restricted to some rows."""

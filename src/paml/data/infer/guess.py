@@ -9,13 +9,17 @@ import polars as pl
 
 from paml.data.infer.columns import Column, leaks_target, one_to_one, same_values
 from paml.data.infer.roles import (
+    NO_TARGET,
     Found,
     Link,
     Table,
     connect,
+    find_amount,
+    find_event,
     find_key,
     find_target,
     find_time,
+    named_target,
     settled_by,
     sides,
 )
@@ -25,6 +29,7 @@ from paml.data.schema import RESERVED, Kind
 FEW = 25  # up to this many distinct whole numbers are taken as codes, not amounts
 FREE_TEXT = 60  # mean number of characters
 CODES = {"id", "code", "zip", "zipcode", "postcode", "level", "type", "class", "category", "group", "segid"}
+AGES = (0, 120)
 HOURS = r"^\d{1,2}(:\d\d)? ?([AaPp]\.?[Mm]\.?|h)?$"
 
 
@@ -65,44 +70,74 @@ class Guess:
     users: SideGuess | None
     items: SideGuess | None
     context: Sequence[FieldGuess]
+    event: Found | None = None
+    """For choices: the type of the event, if there is one."""
+    amount: Found | None = None
+    """For choices: what an event counts, if that is known."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether every row is a choice: there is no target, and no column that should be one."""
+        return self.target.column is None and self.target.reason == NO_TARGET
 
     @property
     def gaps(self) -> list[str]:
         """What was not found and must be completed by hand."""
-        found = {"user": self.user, "item": self.item, "target": self.target}
+        found = {"user": self.user, "item": self.item, **({} if self.chosen else {"target": self.target})}
         return [f"{role}: {entry.reason}" for role, entry in found.items() if entry.column is None]
 
+    @property
+    def doubts(self) -> list[str]:
+        """What was chosen without a good reason, and should be checked."""
+        if not self.target.doubtful:
+            return []
+        others = ", ".join(f"'{name}'" for name in self.target.others)
+        chosen = f"'{self.target.column}' was taken as the target because it comes first"
+        return [f"target: {chosen}; {others} would fit as well: name the right one"]
 
-def guess(samples: Sequence[Sample]) -> Guess:
-    """One to three samples in any order: interactions, and perhaps users and items."""
+
+def guess(samples: Sequence[Sample], target_column: str | None = None) -> Guess:
+    """One to three samples in any order: interactions, and perhaps users and items.
+
+    `target_column` is what is to be predicted; without it, it is guessed, too.
+    """
     log, links = connect([Table.of(sample) for sample in samples])
     side = sides(log, links)
     keys: dict[str, Found] = {name: _linked(link) for name, link in side.items()}
     for name in ("user", "item"):
         if name not in keys:
             taken = {entry.column for entry in keys.values() if entry.column}
-            keys[name] = find_key(log, name, taken)
+            keys[name] = find_key(log, name, taken | {target_column or ""})
     user, item = keys["user"], keys["item"]
     taken = {entry.column for entry in (user, item) if entry.column}
     by_user = settled_by(log, user.column) - taken
     by_item = settled_by(log, item.column) - taken
-    target = find_target(log, taken, by_user | by_item)
+    target = (
+        find_target(log, taken, by_user | by_item) if target_column is None else named_target(log, target_column, taken)
+    )
     taken |= {target.column} if target.column else set()
     time = find_time(log, taken, by_user | by_item)
     taken |= {time.column} if time.column else set()
+    event = amount = None
+    chosen = target.reason == NO_TARGET
+    if chosen:
+        event, amount = find_event(log, taken, by_user | by_item), find_amount(log, taken)
+        taken |= {found.column for found in (event, amount) if found.column}
     rest = [column for name, column in log.columns.items() if name not in taken]
     profile = [c for c in rest if "user" not in side and c.name in by_user and not _constant(c)]
     content = [c for c in rest if "item" not in side and c.name in by_item and not _constant(c) and c not in profile]
     context = [c for c in rest if c not in profile and c not in content]
     log_keys = [log.columns[name] for name in (user.column, item.column) if name]
     users = _side(side.get("user"), "user") or _from_log(log, user.column, profile, "user")
-    items = _side(side.get("item"), "item") or _from_log(log, item.column, content, "item")
+    items = _side(side.get("item"), "item") or _from_log(log, item.column, content, "item", itself=not chosen)
     scale = log.columns[target.column].scale if target.column else None
     if target.column and log.columns[target.column].is_click:
         scale = None
     excluded = {name: "the other file has it as well" for link in side.values() for name in link.table.columns}
+    if chosen:
+        excluded |= {column.name: "a choice is made among all items, in no context" for column in context}
     fields = _fields(context, log_keys, "interaction", {**excluded, **_leaks(log, context, target)})
-    return Guess(log, user, item, target, scale, time, users, items, fields)
+    return Guess(log, user, item, target, scale, time, users, items, fields, event, amount)
 
 
 def _leaks(log: Table, context: Sequence[Column], target: Found) -> dict[str, str]:
@@ -135,13 +170,15 @@ def _side(link: Link | None, side: str) -> SideGuess | None:
     return SideGuess(link.table, link.key, reason, _fields(columns, [link.table.columns[link.key]], side))
 
 
-def _from_log(log: Table, key: str | None, columns: Sequence[Column], side: str) -> SideGuess | None:
-    """Users or items of one wide table; for items without any field, the key becomes a field."""
+def _from_log(
+    log: Table, key: str | None, columns: Sequence[Column], side: str, *, itself: bool = False
+) -> SideGuess | None:
+    """Users or items of one wide table; with `itself`, the key of items without any field becomes a field."""
     if key is None:
         return None
     first = log.columns[key].values.is_first_distinct()
     fields = _fields([column.where(first) for column in columns], [log.columns[key].where(first)], side)
-    if side == "item" and not any(entry.used and entry.kind is not Kind.IDENTIFIER for entry in fields):
+    if itself and not any(entry.used and entry.kind is not Kind.IDENTIFIER for entry in fields):
         name = field_name(key)
         name = (
             name
@@ -231,19 +268,15 @@ def kind_of_column(column: Column) -> tuple[Kind, str, dict[str, object]]:
         more: dict[str, object] = {} if separator == "|" else {"separator": separator}
         return Kind.MULTI, f"{parts:,} values, joined by '{separator}' into lists", more
     if column.numbers is None or column.stated == "token":
+        if column.dirt and column.stated != "token":
+            return _kind_of_dirty_numbers(column)
         if column.is_nearly_unique and len(column.distinct) > 2:
             return Kind.IDENTIFIER, f"nearly every value is different ({_short(column.known[0])})", {}
         return Kind.CATEGORICAL, f"{count} values", {}
     low, high = float(column.numbers[0]), float(column.numbers[-1])
     span = f"{low:g} to {high:g}"
     if "age" in words and 5 <= float(column.numbers.median()) <= 110:  # type: ignore[arg-type]
-        if len(column.distinct) > 10 or (low >= 10 and high <= 100):
-            return (
-                Kind.CATEGORICAL,
-                f"ages from {span}; values outside 10 to 100 are invalid",
-                {"minimum": 10, "maximum": 100},
-            )
-        return Kind.CATEGORICAL, f"{count} age codes", {}
+        return _ages(column, low, high)
     if column.has_leading_zeros or (column.is_whole and words & CODES):
         if column.is_nearly_unique:
             return Kind.IDENTIFIER, "nearly every code is different", {}
@@ -253,6 +286,27 @@ def kind_of_column(column: Column) -> tuple[Kind, str, dict[str, object]]:
     ):
         return Kind.CATEGORICAL, f"{count} numbers, {span}: codes rather than amounts", {}
     return Kind.NUMERIC, f"{count} numbers, {span}", {}
+
+
+def _ages(column: Column, low: float, high: float) -> tuple[Kind, str, dict[str, object]]:
+    """Ages, limited only where some are impossible: who is too young for a study is not too young for your users."""
+    if low >= AGES[0] and high <= AGES[1]:
+        many = len(column.distinct) > 10
+        return Kind.CATEGORICAL, f"ages from {low:g} to {high:g}" if many else f"{len(column.distinct)} age codes", {}
+    reason = f"ages from {low:g} to {high:g}; values outside {AGES[0]} to {AGES[1]} are invalid"
+    return Kind.CATEGORICAL, reason, {"minimum": AGES[0], "maximum": AGES[1]}
+
+
+def _kind_of_dirty_numbers(column: Column) -> tuple[Kind, str, dict[str, object]]:
+    """The kind of the numbers alone; whatever else occurs counts as not known."""
+    dirt = column.dirt or []
+    kind, reason, more = kind_of_column(column.without_dirt())
+    shown = ", ".join(f"'{_short(text)}'" for text in dirt[:3]) + (", ..." if len(dirt) > 3 else "")
+    if kind is Kind.NUMERIC:
+        more = {**more, "lenient": True}
+    elif kind is Kind.CATEGORICAL and column.cleaned is not None:  # a text is not within any limits
+        more = {"minimum": float(column.cleaned[0]), "maximum": float(column.cleaned[-1]), **more}
+    return kind, f"{reason}; {shown} count as not known", more
 
 
 def field_name(column: str, values: Column | None = None) -> str:

@@ -12,9 +12,10 @@ from paml.data.infer.guess import FieldGuess, Guess, SideGuess, guess, missing_t
 from paml.data.infer.roles import Found, Table
 from paml.data.infer.sample import ROWS, read_sample
 from paml.data.readers.inputs import PARQUET, kind_of
-from paml.data.readers.text import ATOMIC
-from paml.errors import DataError, SettingsError
+from paml.data.readers.text import is_atomic, usual_separator
+from paml.errors import DataError, SettingsError, shortened
 from paml.files import write_text
+from paml.terminal import UNPRINTABLE, printable
 
 MAX_FILES = 3
 WIDTH = 60  # column at which comments begin, if the line leaves room
@@ -26,6 +27,8 @@ class Inspection:
 
     text: str
     gaps: Sequence[str]
+    doubts: Sequence[str] = ()
+    """What was chosen without a good reason, and should be checked."""
 
     def write(self, path: Path) -> None:
         """Write the schema file; an existing one is not touched."""
@@ -33,11 +36,12 @@ class Inspection:
         write_text(path, self.text)
 
 
-def inspect(files: Iterable[str | os.PathLike[str]]) -> str:
+def inspect(files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, target: str | None = None) -> str:
     """Guess the schema of your own tables; returns the text of a schema file with a reason for every guess.
 
-    `files` are one to three paths: interactions and, if there are any, users and items, in any order. Correct the text,
-    save it, and give the file to `paml.prepare("tables", schema=...)`.
+    `files` are one to three paths: interactions and, if there are any, users and items, in any order; `target` is the
+    column to predict, if several would fit. Correct the text, save it next to the first file, and give it to
+    `paml.prepare("tables", schema=...)`.
 
     >>> import paml, polars
     >>> rows = [(user, item, 1 + user * item % 5) for user in range(30) for item in range(10)]
@@ -45,20 +49,24 @@ def inspect(files: Iterable[str | os.PathLike[str]]) -> str:
     >>> 'kind = "rating"' in paml.inspect(["ratings.csv"])
     True
     """
-    return inspect_files([Path(file) for file in files]).text
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    wrong = next((path for path in paths if not isinstance(path, str | os.PathLike)), None)
+    if wrong is not None:
+        raise SettingsError(f"{shortened(repr(wrong))} is not a path", remedy="give paths of files", argument="files")
+    return inspect_files([Path(path) for path in paths], target=target).text
 
 
-def inspect_files(files: Sequence[Path], folder: Path | None = None) -> Inspection:
+def inspect_files(files: Sequence[Path], folder: Path | None = None, *, target: str | None = None) -> Inspection:
     """The same for a schema file that will be stored in `folder` (default: next to the first file)."""
     if not 1 <= len(files) <= MAX_FILES:
         raise SettingsError(f"{len(files)} files", remedy="give one to three: interactions, users, items")
-    resolved = [file.resolve() for file in files]
+    resolved = [os.path.realpath(file) for file in files]  # a link to itself has no other name
     twice = [file for file, path in zip(files, resolved, strict=True) if resolved.count(path) > 1]
     if twice:
         raise SettingsError(f"'{twice[0]}' is given twice", remedy="give each file once")
     with tempfile.TemporaryDirectory() as workdir:
-        guessed = guess([read_sample(file, Path(workdir)) for file in files])
-    return Inspection(_render(guessed, (folder or files[0].parent).resolve()), guessed.gaps)
+        guessed = guess([read_sample(file, Path(workdir)) for file in files], target)
+    return Inspection(_render(guessed, (folder or files[0].parent).resolve()), guessed.gaps, guessed.doubts)
 
 
 def refuse_existing(path: Path) -> None:
@@ -69,11 +77,13 @@ def refuse_existing(path: Path) -> None:
 
 def _render(guessed: Guess, folder: Path) -> str:
     log = guessed.log
-    lines = ["# A first guess: read the reasons and correct what is wrong. docs/data.md describes the format.", ""]
+    lines = ["# A first guess: read the reasons and correct what is wrong. docs/data.md describes the format."]
+    lines += [f"# To decide: {_plain(doubt)}" for doubt in guessed.doubts] + [""]
     lines += [*_target(guessed), "", "[interactions]", *_file(log, folder)]
-    for role in ("user", "item", "target"):
+    for role in ("user", "item", *(() if guessed.chosen else ("target",))):
         found: Found = getattr(guessed, role)
         lines.append(_line(f"{role} = {_quoted(found.column or '?')}", found.reason))
+    lines += _events(guessed)
     bad = missing_targets(log, guessed.target.column)
     if bad:
         lines.append(f"# {bad:,} rows have no number there: skip bad lines when you prepare them")
@@ -88,9 +98,28 @@ def _render(guessed: Guess, folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _events(guessed: Guess) -> list[str]:
+    """For choices: types of events, each with a weight of 1, and amounts."""
+    lines = []
+    if guessed.event is not None and guessed.event.column is not None:
+        types = guessed.log.columns[guessed.event.column].distinct.sort().to_list()
+        weights = ", ".join(f"{_quoted(name)} = 1" for name in types)
+        why = "all the same: give those that say more a larger one, and 0 to those to leave out"
+        lines.append(_line(f"event = {_quoted(guessed.event.column)}", guessed.event.reason))
+        lines.append(_line(f"weights = {{ {weights} }}", why))
+    if guessed.amount is not None and guessed.amount.column is not None:
+        lines.append(_line(f"weight = {_quoted(guessed.amount.column)}", guessed.amount.reason))
+    return lines
+
+
 def _target(guessed: Guess) -> list[str]:
+    if guessed.chosen:
+        return ["[target]", _line('kind = "choice"', f"{guessed.target.reason}: every row is a choice")]
     if guessed.target.column is None:
-        return ["[target]", _line('kind = "?"', "rating (with low, high and step) or click: no target was found")]
+        return [
+            "[target]",
+            _line('kind = "?"', "rating (with low, high and step), click or choice: no target was found"),
+        ]
     if guessed.scale is None:
         return ["[target]", _line('kind = "click"', f"{guessed.target.column} holds 0 and 1")]
     low, high, step = guessed.scale
@@ -127,10 +156,10 @@ def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
         lines.append(f"# lines that cannot be cut into fields: {sample.bad_lines:,}; skip them when you prepare")
     ending = sample.path.suffix.lower()
     if kind_of(sample.path) != PARQUET:
-        expected = "\t" if ending in ATOMIC or ending == ".tsv" else ","
-        if dialect.separator != expected:
+        atomic = is_atomic(ending, dialect.separator, dialect.header)
+        if dialect.separator != usual_separator(ending):
             lines.append(_line(f"separator = {_quoted(dialect.separator)}", "all lines have the same number of fields"))
-        if ending not in ATOMIC and dialect.quote != '"':
+        if dialect.quote != (None if atomic else '"'):
             why = "values are quoted with it" if dialect.quote else "quotation marks are part of values"
             lines.append(_line(f"quote = {_quoted(dialect.quote or '')}", why))
         if dialect.escape:
@@ -142,7 +171,9 @@ def _file(table: Table, folder: Path, *, notes: bool = True) -> list[str]:
             lines.append(_line(f"columns = [{names}]", "the first line holds values: rename the columns as you like"))
     if table.blanks:
         where = ", ".join(dict.fromkeys(f"in {column}" for column in table.blanks.values()))
-        lines.append(_line(f"blanks = [{', '.join(map(_quoted, table.blanks))}]", f"found {where}"))
+        lines.append(
+            _line(f"blanks = [{', '.join(map(_quoted, table.blanks))}]", f"found {where}; remove what is a real value")
+        )
     return lines
 
 
@@ -160,17 +191,31 @@ def _field(entry: FieldGuess) -> str:
     more: Mapping[str, object] = {**({"column": entry.column} if entry.column != entry.name else {}), **entry.more}
     value = _quoted(entry.kind)
     if more:
-        pairs = [f"{key} = {_quoted(item) if isinstance(item, str) else item}" for key, item in more.items()]
+        pairs = [f"{key} = {_value(item)}" for key, item in more.items()]
         value = "{ " + ", ".join([f"kind = {value}", *pairs]) + " }"
     line = f"{entry.name} = {value}"
     return _line(line, entry.reason) if entry.used else _line(f"# {line}", f"left out: {entry.reason}")
 
 
+def _value(value: object) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
 def _line(text: str, reason: str) -> str:
     """A line with its reason; control characters, which comments cannot contain, become spaces."""
-    plain = re.sub(r"[\x00-\x1f\x7f]+", " ", reason)
-    return f"{text:<{WIDTH}}  # {plain}"
+    return f"{text:<{WIDTH}}  # {_plain(reason)}"
+
+
+def _plain(text: str) -> str:
+    """In one line, so that it is still a comment, and obeyed by no terminal."""
+    return printable(re.sub(r"[\r\n\t]+", " ", text))
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")
+    quoted = json.dumps(str(text), ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

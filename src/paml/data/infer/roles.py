@@ -13,7 +13,7 @@ import polars as pl
 from paml.data.infer.columns import Column, tokens
 from paml.data.infer.sample import Sample
 from paml.data.readers.delimited import whole_keys
-from paml.errors import DataError
+from paml.errors import DataError, nearest
 
 
 def _words(text: str) -> frozenset[str]:
@@ -36,9 +36,21 @@ TARGET = _words(
     "rating ratings rate stars star score scores grade target label y click clicks clicked clk like liked likes "
     "purchase purchased bought accepted response reward preference overall"
 )
+EVENT = _words("event events eventtype action actions behavior behaviour activity type interaction")
+ACTS = _words(
+    "view views viewed pv pageview click clicked cart addtocart fav favorite favourite buy bought purchase purchased "
+    "order ordered play played watch watched listen listened stream like liked save saved share shared download "
+    "install impression transaction rent borrow read visit wishlist basket checkout add"
+)
+AMOUNT = _words("quantity qty count counts plays playcount units amount times weight weights minutes seconds duration")
 TIME = _words("time timestamp timestamps ts date datetime when at unix created rated day")
 OF_PEOPLE = _words("age gender sex occupation job zip zipcode income marital education birth country city")
 OF_THINGS = _words("title titles genre genres price author authors publisher brand category director year actors")
+
+
+MAX_EVENTS = 20
+NO_TARGET = "no column with ratings or clicks"
+"""Then every row is a choice."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,8 @@ class Found:
     reason: str
     others: Sequence[str] = ()
     """Other columns that could have the role."""
+    doubtful: bool = False
+    """Whether nothing but its place speaks for the column, and not for the others."""
 
 
 def name_score(name: str, words: Collection[str]) -> float:
@@ -223,16 +237,57 @@ def find_time(log: Table, taken: Collection[str], settled: Collection[str]) -> F
     return Found(column.name, reason)
 
 
+def find_event(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
+    """The type of an event, in a log without a target: a few words, by its name or because they say what people do.
+
+    `settled` columns, with one value per user or item, describe these.
+    """
+    for column in log.columns.values():
+        few = 1 <= len(column.distinct) <= MAX_EVENTS and len(column.distinct) < len(column.known)
+        if (
+            column.name in taken
+            or column.name in settled
+            or column.blank_share
+            or column.numbers is not None
+            or not few
+            or column.time
+        ):
+            continue
+        acts = sum(bool(set(tokens(value)) & ACTS) for value in column.distinct) > len(column.distinct) / 2
+        if acts or (log.column_score(column.name, EVENT) == 1.0 and column.list_separator is None):
+            return Found(column.name, f"{len(column.distinct)} types of events")
+    return Found(None, "no column with a type of event found")
+
+
+def find_amount(log: Table, taken: Collection[str]) -> Found:
+    """How much an event counts, in a log without a target: numbers of 0 or more whose name says so."""
+    for column in log.columns.values():
+        numbers = column.numbers
+        if column.name in taken or column.blank_share or numbers is None or float(numbers[0]) < 0:
+            continue
+        if log.column_score(column.name, AMOUNT) == 1.0 and len(column.distinct) > 1:
+            return Found(
+                column.name, f"numbers from {float(numbers[0]):g} to {float(numbers[-1]):g}, and its name fits"
+            )
+    return Found(None, "no column with amounts found")
+
+
 def find_target(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
     """What is predicted: 0 and 1, or a few evenly spaced numbers that vary within the rows of a user or item."""
     scored: list[tuple[float, int, Column]] = []
     commas: list[str] = []
+    named_only: list[str] = []
     for place, column in enumerate(log.columns.values()):
         if column.name in taken or column.blank_share > 0.5:
             continue
         named = log.column_score(column.name, TARGET)
         if column.scale is None:
             commas += [column.name] if column.has_decimal_commas and named else []
+            varies = len(column.distinct) > 1 and column.name not in settled
+            named_only += [column.name] if named == 1.0 and varies else []
+            continue
+        is_time = column.time is not None or log.column_score(column.name, TIME) == 1.0
+        if log.column_score(column.name, AMOUNT) == 1.0 or (is_time and not named):
             continue
         few = len(column.distinct) <= 11
         score = 4 * named + few - 3 * (column.name in settled)
@@ -241,13 +296,34 @@ def find_target(log: Table, taken: Collection[str], settled: Collection[str]) ->
     if not scored:
         if commas:
             return Found(None, f"'{commas[0]}' has decimal commas: write its numbers with a point, and name it")
-        return Found(None, "no column with a few evenly spaced numbers found: name one")
+        if named_only:
+            return Found(
+                None, f"'{named_only[0]}' does not hold a few evenly spaced numbers: name another, or round it"
+            )
+        return Found(None, NO_TARGET)
     best, _, chosen = max(scored, key=lambda entry: entry[:2])
     others = [column.name for score, _, column in scored if column is not chosen and score > best - 3]
-    what = "0 and 1" if chosen.is_click else f"{len(chosen.distinct)} evenly spaced numbers"
     by_name = ", and its name fits" if log.column_score(chosen.name, TARGET) else ""
-    also = f"; it could also be {', '.join(others[:3])}" if others else ""
-    return Found(chosen.name, f"{what}{by_name}{also}", others)
+    also = f"; it could also be {', '.join(others)}" if others else ""
+    equal = [column.name for score, _, column in scored if column is not chosen and score == best]
+    return Found(chosen.name, f"{_levels(chosen)}{by_name}{also}", others, doubtful=bool(equal))
+
+
+def named_target(log: Table, name: str, keys: Collection[str]) -> Found:
+    """The target that somebody has named; it must be a column of the interactions with values on a scale."""
+    if name not in log.columns:
+        raise DataError(f"has no column '{name}'", where=log.name, remedy=nearest(name, log.columns), argument="target")
+    column = log.columns[name]
+    if name in keys or column.scale is None:
+        why = "it is a key of users or items" if name in keys else "its values are not a few evenly spaced numbers"
+        what = f"'{name}' cannot be the target: {why}"
+        raise DataError(what, where=log.name, remedy="name another column", argument="target")
+    others = [other.name for other in log.columns.values() if other is not column and other.is_click]
+    return Found(name, f"{_levels(column)}, and you named it", others if column.is_click else ())
+
+
+def _levels(column: Column) -> str:
+    return "0 and 1" if column.is_click else f"{len(column.distinct)} evenly spaced numbers"
 
 
 def settled_by(log: Table, key: str | None) -> set[str]:

@@ -13,14 +13,16 @@ import polars as pl
 
 from paml.data.readers.delimited import Column, read_table
 from paml.data.readers.inputs import PARQUET, kind_of, require_text
-from paml.data.readers.text import ATOMIC, Dialect, no_line_feeds
+from paml.data.readers.text import Dialect, is_atomic, no_line_feeds
 from paml.errors import DataError
 
 ROWS = 200_000
 MAX_CHARACTERS = 1 << 28
 MAX_LINE_LENGTH = 1 << 20
+MAX_COLUMNS = 2000  # every pair of a log's and another table's columns is looked at
 SNIFFED = 1000  # number of lines used to detect separator, quotes and header
 SEPARATORS = ("::", "\t", ";", "|", ",")  # the rarer first: they win ties
+RECBOLE_TYPES = {"token", "token_seq", "float", "float_seq"}
 LIST_MARK = "\x1f"  # separates the values of a list
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 UNSUPPORTED = pl.Struct | pl.Binary | pl.Object | pl.Array  # types that are neither a single value nor a list of values
@@ -47,8 +49,10 @@ def read_sample(path: Path, workdir: Path) -> Sample:
     """The first rows of a Parquet file, of delimited text, or of one of RecBole's files."""
     if path.is_dir():
         raise DataError("is a folder", where=path, remedy="name the files in it")
-    if not path.is_file():
+    if not path.exists():
         raise DataError("no such file", where=path, remedy="check the path")
+    if not path.is_file():
+        raise DataError("is not a regular file", where=path, remedy="write it to one first")
     if not path.stat().st_size:
         raise DataError("is empty", where=path.name, remedy="expected a header line and rows")
     if kind_of(path) == PARQUET:
@@ -64,6 +68,7 @@ def _parquet(path: Path, workdir: Path) -> Sample:
         rows = scan.select(pl.len()).collect().item()
     except pl.exceptions.PolarsError as error:
         raise _damaged(path, error) from None
+    _require_few_columns(len(schema), path.name)
     scan = scan.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # a target must be a number
     types = {name: kind for name, dtype in schema.items() if (kind := _stated(dtype))}
     good = [name for name in schema if types.get(name) != "unreadable"]
@@ -76,6 +81,12 @@ def _parquet(path: Path, workdir: Path) -> Sample:
         raise _damaged(path, error) from None
     frame, _ = _read(some, path.name, good, Dialect(), workdir, {name for name in good if types.get(name) == "list"})
     return Sample(path, frame, types, Dialect(), named=True, partial=rows > ROWS, bad_lines=0)
+
+
+def _require_few_columns(count: int, name: str) -> None:
+    if count > MAX_COLUMNS:
+        remedy = f"keep the columns you need (at most {MAX_COLUMNS:,}), or write the schema by hand"
+        raise DataError(f"has {count:,} columns", where=name, remedy=remedy)
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
@@ -101,13 +112,15 @@ def _text(path: Path, workdir: Path) -> Sample:
         raise no_line_feeds(path.name)
     if not lines:
         raise DataError("is empty", where=path.name, remedy="expected a header line and rows")
-    atomic = path.suffix.lower() in ATOMIC
+    atomic = is_atomic(path.suffix, "\t", None) and _states_types(lines[0])
     dialect = Dialect("\t", quote=None, typed_header=True) if atomic else _sniff(lines, path.name, _escape(copy))
     records = _cut(lines, dialect)
+    _require_few_columns(len(records[0]), path.name)
     named = atomic or _has_header(records)
     header = [part.strip() for part in records[0]] if named else [f"c{k + 1}" for k in range(len(records[0]))]
     types: dict[str, str] = {}
-    if atomic:
+    if named and is_atomic(path.suffix, dialect.separator, None):  # a preparation will take the header as RecBole's
+        dialect = replace(dialect, typed_header=True)
         split = [part.rpartition(":") if ":" in part else (part, "", "") for part in header]
         types = {name: kind for name, _, kind in split if kind}
         header = [name for name, _, _ in split]
@@ -122,6 +135,11 @@ def _text(path: Path, workdir: Path) -> Sample:
     if not len(frame):
         raise DataError("has no rows that can be read", where=path.name, remedy="expected a header line and rows")
     return Sample(path, frame, types, replace(dialect, encoding=encoding), named, partial, bad_lines)
+
+
+def _states_types(line: str) -> bool:
+    """Whether a line is the header of a RecBole file: `user_id:token`, separated by tabs."""
+    return any(part.rpartition(":")[2].strip() in RECBOLE_TYPES for part in line.split("\t") if ":" in part)
 
 
 def _copy_first_lines(path: Path, copy: Path) -> tuple[str, bool]:

@@ -4,7 +4,7 @@ Clean text without quotes is parsed by Polars' own reader. Everything else is sp
 lines, so that a bad line is a value in a column and not an exception: it can be named, or counted and skipped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +34,11 @@ TIME_FORMATS = {
     "%Y-%m-%d %H:%M:%S%.f%#z": "2021-03-05 10:00:00+01:00",
     "%Y-%m-%d %H:%M": "2021-03-05 10:00",
     "%Y-%m-%d": "2021-03-05",
+    "%d-%b-%Y": "05-Mar-2021",
+    "%d-%b-%Y %H:%M:%S": "05-Mar-2021 10:00:00",
+    "%d %b %Y": "05 Mar 2021",
+    "%b %d, %Y": "Mar 05, 2021",
+    "%d.%m.%Y": "05.03.2021",
 }
 """How dates may be written, each with an example."""
 TRIED = 1000  # number of values used to detect the format of a time column
@@ -52,6 +57,8 @@ class Column:
     high: float | None = None
     step: float | None = None
     list_separator: str = "|"
+    lenient: bool = False
+    """Whether text that is not a number counts as blank, and not as a bad line."""
     key: bool = False
     """Whether the text is a key, so that 7.0 is read as 7 (a missing value elsewhere can turn keys into floats)."""
 
@@ -124,7 +131,7 @@ def _parse_text(text: PlainText, name: str, columns: Mapping[str, Column], diale
     target.unlink(missing_ok=True)
     target = target.with_name(f"lines-{target.name}")
     try:
-        fields = _line_fields(text, dialect)
+        fields = _line_fields(text, dialect, {text.header.index(column.name) for column in columns.values()})
         formats = _time_formats(fields, text.header, columns, dialect)
         _with_problems(fields, text.header, columns, dialect, formats).sink_parquet(target, compression="lz4")
     except pl.exceptions.ComputeError as error:
@@ -170,7 +177,7 @@ def _parse_clean(text: PlainText, columns: Mapping[str, Column], dialect: Dialec
 def _read_as(name: str, columns: Mapping[str, Column]) -> pl.DataType:
     """The type that Polars' reader gives a column: a number only if every use of it requires a number."""
     asked = {
-        pl.Float64() if column.dtype == pl.Datetime else column.dtype
+        pl.String() if column.lenient else pl.Float64() if column.dtype == pl.Datetime else column.dtype
         for column in columns.values()
         if column.name == name
     }
@@ -178,8 +185,8 @@ def _read_as(name: str, columns: Mapping[str, Column]) -> pl.DataType:
     return pl.String() if isinstance(dtype, TEXT) else dtype
 
 
-def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
-    """Text columns `0`, `1`, ... of each line; `_problem` says why a line could not be split.
+def _line_fields(text: PlainText, dialect: Dialect, wanted: Collection[int]) -> pl.LazyFrame:
+    """Text columns of each line, named by their places; `_problem` says why a line could not be split.
 
     A quoted field may contain separators and doubled quotes, so lines with a quote are matched as a whole.
     """
@@ -222,7 +229,7 @@ def _line_fields(text: PlainText, dialect: Dialect) -> pl.LazyFrame:
         open_quote = pl.lit(f"quotes that do not close, or not the {width} fields expected")
         problems.append(pl.when(unmatched).then(open_quote))
     return lines.with_columns(**stages).select(
-        "_line", *(field(k).alias(str(k)) for k in range(width)), _problem=pl.coalesce(problems)
+        "_line", *(field(k).alias(str(k)) for k in sorted(wanted)), _problem=pl.coalesce(problems)
     )
 
 
@@ -354,9 +361,14 @@ def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | N
     is_time = isinstance(column.dtype, pl.Datetime)
     dtype = pl.Float64() if is_time else column.dtype
     value = value.cast(dtype, strict=False)
-    invalid = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
-    if column.low is not None and column.high is not None:
-        invalid |= ((value < column.low) | (value > column.high)).fill_null(False)
+    unreadable = ~blank & (value.is_null() | ~value.cast(pl.Float64).is_finite())
+    if column.lenient:
+        return pl.when(~unreadable).then(value), pl.lit(value=False), "a number"
+    invalid = unreadable
+    if column.low is not None:
+        invalid |= (value < column.low).fill_null(False)
+    if column.high is not None:
+        invalid |= (value > column.high).fill_null(False)
     if column.step is not None and column.low is not None:
         steps = (value - column.low) / column.step
         invalid |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
@@ -365,5 +377,7 @@ def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | N
 
 
 def _scale(column: Column) -> str:
+    if column.high is None:
+        return f"a number of {column.low:g} or more"
     steps = "" if column.step in (None, 1.0) else f" in steps of {column.step:g}"
     return f"a number from {column.low:g} to {column.high:g}{steps}"

@@ -23,6 +23,11 @@ class TableReader:
         self._files: dict[str, str] = {}
         self._bad: dict[Path, pl.Series] = {}
 
+    @property
+    def workdir(self) -> Path:
+        """A folder for temporary files."""
+        return self._request.workdir
+
     def folder(self) -> InputFolder:
         """The folder or archive that was given."""
         if self._request.path is None:

@@ -15,7 +15,7 @@ import polars as pl
 
 from paml.errors import DataError
 
-ATOMIC = (".inter", ".user", ".item")  # endings of RecBole's files
+ATOMIC = (".inter", ".user", ".item")  # endings of RecBole's files; MovieLens-100K has u.user and u.item, too
 BLOCK = 1 << 20
 MAX_RECORD_LINES = 100
 LINE_BREAK = "\x1f"  # replaces a line break inside a quoted field
@@ -62,6 +62,16 @@ class PlainText:
     """Whether a quotation mark occurs at all."""
     folded: bool
     """Whether line breaks inside records were replaced by `LINE_BREAK`."""
+
+
+def usual_separator(ending: str) -> str:
+    """What separates the fields of a file with this ending, unless something else is stated."""
+    return "\t" if ending.lower() in {*ATOMIC, ".tsv"} else ","
+
+
+def is_atomic(ending: str, separator: str, header: Sequence[str] | None) -> bool:
+    """Whether a file is one of RecBole's: by its ending, unless its format says otherwise."""
+    return ending.lower() in ATOMIC and separator == "\t" and header is None
 
 
 def plain_text(path: Path, dialect: Dialect, workdir: Path) -> PlainText:
@@ -120,8 +130,7 @@ def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
                     block = escaped.sub(lambda match: ESCAPED_QUOTE if match[1] == quote else match[1], block)
                 copy.write(block)
     except LookupError:
-        remedy = "for example utf-8 or latin-1"
-        raise DataError(f"unknown encoding '{dialect.encoding}'", where=path.name, remedy=remedy) from None
+        raise unknown_encoding(path.name, dialect.encoding) from None
     except (UnicodeError, ValueError) as error:
         raise not_decodable(path, path.name, dialect.encoding, error) from None
     return target
@@ -207,6 +216,11 @@ def _folded(
     yield from waiting
 
 
+def unknown_encoding(name: str, encoding: str) -> DataError:
+    """The error for an encoding that Python does not have, or that is not one of text."""
+    return DataError(f"unknown encoding {encoding!r}", where=name, remedy="for example utf-8 or latin-1")
+
+
 def no_line_feeds(name: str) -> DataError:
     """The error for a text without line feeds, which would be one endless line."""
     remedy = "write it with line feeds, as all current systems do"
@@ -225,4 +239,8 @@ def not_decodable(text: Path, name: str, encoding: str, error: Exception) -> Dat
             except UnicodeDecodeError as failure:
                 byte = failure.object[failure.start]
                 return DataError(f"byte 0x{byte:02x} is not {encoding}", where=f"{name} line {number}", remedy=remedy)
+            except UnicodeError as failure:  # of encodings that are not made of bytes, such as idna
+                return DataError(f"is not {encoding} ({failure})", where=f"{name} line {number}", remedy=remedy)
+            except (LookupError, ValueError):
+                return unknown_encoding(name, encoding)
     return DataError(f"cannot be read ({error})", where=name, remedy="check that it is a text file")

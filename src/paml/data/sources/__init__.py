@@ -1,11 +1,12 @@
 """Sources: where raw tables come from. The registry is this dict; a new source is one more entry.
 
 base          what a source is given and returns
-synthetic     an embedded world of ratings or clicks, generated from a seed
+synthetic     an embedded world of ratings, clicks or choices, generated from a seed
 movielens     MovieLens, all releases
 bookcrossing  Book-Crossing
 taobao        Ali_Display_Ad_Click
 schema_file   your own files with a schema file
+events        events without ratings (views, plays, purchases) as choices
 download      official archives, downloaded once, resumed and checked
 """
 
@@ -22,7 +23,7 @@ SOURCES: dict[str, Source] = {
     for source in (
         Source(
             "synthetic",
-            "embedded world of ratings or clicks, generated from a seed",
+            "embedded world of ratings, clicks or choices, generated from a seed",
             synthetic.SyntheticSettings,
             synthetic.load,
             _NOTHING,
@@ -97,7 +98,8 @@ SOURCES: dict[str, Source] = {
             tables.TablesSettings,
             tables.load,
             frozenset({"path", "schema"}),
-            protocol=lambda _: {"active_users": "train"},  # the paper drops them; to learn from, more users are better
+            # the paper drops both; to learn from, more users are better, and new users leave fields blank, too
+            protocol=lambda _: {"active_users": "train", "drop_invalid_profiles": False},
         ),
     )
 }

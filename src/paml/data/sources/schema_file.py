@@ -4,9 +4,12 @@ The schema file states which file contains what, how to interpret the columns, a
 describes it field by field, and `paml data inspect` writes a first version.
 """
 
+import time
 import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from pydantic import Field as Described
@@ -14,13 +17,16 @@ from pydantic import Field as Described
 from paml.data.readers.delimited import Column
 from paml.data.readers.inputs import InputFolder
 from paml.data.readers.reader import TableReader
-from paml.data.readers.text import ATOMIC, Dialect
-from paml.data.schema import DTYPES, Field, Schema, Target
+from paml.data.readers.text import Dialect, is_atomic, usual_separator
+from paml.data.schema import DTYPES, Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
+from paml.data.sources.events import EventsEntry, as_choices, check_events, event_columns
 from paml.errors import DataError, SettingsError
 from paml.settings import Settings, build
 
 SCHEMA_FILE = "schema.toml"
+MAX_SCHEMA = 1 << 22
+DAY = 86_400.0  # seconds
 
 
 class TablesSettings(Settings):
@@ -34,6 +40,7 @@ class FieldEntry(Settings):
     column: str | None = Described(None, description="column in the file, if its name differs")
     separator: str = Described("|", min_length=1, description="what separates the values of a multi field")
     min_count: int = Described(1, description="values seen less often in training become 'unknown'")
+    lenient: bool = Described(False, description="numeric: what is not a number counts as not known, not as an error")
     minimum: float | None = Described(None, description="smaller numbers are invalid values")
     maximum: float | None = Described(None, description="larger numbers are invalid values")
     pattern: str | None = Described(None, description="regular expression that valid values match")
@@ -61,12 +68,11 @@ class SideEntry(FileEntry):
     fields: dict[str, FieldEntry | str] = Described({}, description="the fields to use")
 
 
-class InteractionsEntry(FileEntry):
+class InteractionsEntry(EventsEntry, FileEntry):
     """`[interactions]` in the schema file."""
 
     user: str = Described(description="column with the user's identifier")
     item: str = Described(description="column with the item's identifier")
-    target: str = Described(description="column with the rating or the click")
     time: str | None = Described(None, description="column with a number that grows with time, or an ISO date")
     context: dict[str, FieldEntry | str] = Described({}, description="fields of the interaction itself")
 
@@ -86,11 +92,12 @@ class SchemaFile(Settings):
 
     def dialect(self, entry: FileEntry) -> Dialect:
         """The format of one of the files: as its entry states, else as the schema file states, else by its ending."""
-        ending = Path(entry.file).suffix.lower()
-        atomic = ending in ATOMIC
+        ending = Path(entry.file).suffix
+        separator = entry.separator or self.separator or usual_separator(ending)
+        atomic = is_atomic(ending, separator, entry.columns)
         quote = entry.quote if entry.quote is not None else "" if atomic else self.quote
         return Dialect(
-            separator=entry.separator or self.separator or ("\t" if atomic or ending == ".tsv" else ","),
+            separator=separator,
             quote=quote or None,
             encoding=entry.encoding or self.encoding,
             header=entry.columns,
@@ -104,12 +111,17 @@ def load(request: LoadRequest) -> RawData:
     """Read the files that the schema file names."""
     reader = TableReader(request)
     folder, schema_path = _find_schema(request, reader)
-    entry = _read_schema_file(schema_path)
     reader.count_in(schema_path)
+    return read_tables(reader, folder, as_schema(read_toml(schema_path), schema_path.name), schema_path.name)
+
+
+def read_tables(reader: TableReader, folder: InputFolder, entry: SchemaFile, where: str) -> RawData:
+    """Read the files of a schema, which errors call `where`."""
     users, items, log = entry.users, entry.items, entry.interactions
     sides = {"user": users.fields if users else {}, "item": items.fields if items else {}, "context": log.context}
     entries = {side: {name: _entry(value) for name, value in fields.items()} for side, fields in sides.items()}
-    schema = _schema(entries, entry.target, schema_path.name)
+    check_events(log, entry.target, where)
+    schema = _schema(entries, entry.target, where)
     log_path = folder.file(log.file)
     interactions = reader.read(
         "interactions",
@@ -118,6 +130,14 @@ def load(request: LoadRequest) -> RawData:
         entry.dialect(log),
     )
     notes: list[str] = []
+    if log.time is not None:
+        _refuse_future(interactions, log.time, log_path.name)
+    if entry.target.kind == "choice":
+        choices = as_choices(interactions, log, reader.workdir, log_path.name)
+        interactions, schema = choices.frame, schema.model_copy(update={"target": choices.target})
+        notes.extend(choices.notes)
+        if log.context:
+            notes.append("context is kept, but is no input: a choice is made among all items, in no context")
 
     def side(key: str, described: SideEntry | None) -> pl.LazyFrame:
         if described is None:
@@ -133,6 +153,10 @@ def load(request: LoadRequest) -> RawData:
     tables = side("user", users), side("item", items)
     if users is None:
         notes.append("no profiles: the learning rate alpha(h) is then the same for all users")
+    if items is None:
+        notes.append(
+            "no item fields: what is learned about an item comes from its rows alone, so nothing is known of new ones"
+        )
     return reader.raw(schema, interactions, *tables, notes=tuple(notes))
 
 
@@ -154,15 +178,36 @@ def _find_schema(request: LoadRequest, reader: TableReader) -> tuple[InputFolder
     return InputFolder(request.schema.parent, request.workdir, search=False), request.schema
 
 
-def _read_schema_file(path: Path) -> SchemaFile:
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a schema file says, unchecked."""
+    if path.stat().st_size > MAX_SCHEMA:
+        raise DataError(f"has {path.stat().st_size:,} bytes", where=path.name, remedy="give a schema file, not data")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"is not TOML ({error})", where=path.name, remedy="docs/data.md shows an example") from None
+
+
+def as_schema(values: Mapping[str, Any], where: str) -> SchemaFile:
+    """The same, checked; errors call it `where`."""
     try:
         return build(SchemaFile, values)
     except SettingsError as error:
-        raise DataError(error.what, where=path.name, remedy=error.remedy) from None
+        raise DataError(error.what, where=where, remedy=error.remedy) from None
+
+
+def _refuse_future(interactions: pl.LazyFrame, column: str, file: str) -> None:
+    """Raise DataError if a date has not come yet, a day's leeway given: a broken clock, or day and month mixed up.
+
+    Numbers count as dates if they are seconds of the coming hundred years; others may be anything that grows.
+    """
+    now = time.time()
+    future = interactions.filter(pl.col("time").is_between(now + DAY, now + 36_500 * DAY))
+    place = next(name for name in ("_line", "_row") if name in interactions.collect_schema())
+    for number, seconds in future.select(place, "time").head(1).collect().iter_rows():
+        date = datetime.fromtimestamp(seconds, UTC).date()
+        remedy = "correct it, or take 'time' out of the schema"
+        raise DataError(f"{column} is {date}, in the future", where=f"{file} {place[1:]} {number}", remedy=remedy)
 
 
 def _entry(value: FieldEntry | str) -> FieldEntry:
@@ -174,8 +219,10 @@ def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target, whe
     for side, side_entries in entries.items():
         fields[side] = []
         for name, entry in side_entries.items():
-            values = {"name": name, **entry.model_dump(exclude={"column", "separator"})}
+            values = {"name": name, **entry.model_dump(exclude={"column", "separator", "lenient"})}
             try:
+                if entry.lenient and entry.kind != Kind.NUMERIC:
+                    raise SettingsError("lenient is for numeric fields", remedy="leave it out: any text is a value")
                 fields[side].append(build(Field, values))
             except SettingsError as error:
                 raise DataError(f"field '{name}': {error.what}", where=where, remedy=error.remedy) from None
@@ -187,9 +234,13 @@ def _schema(entries: Mapping[str, Mapping[str, FieldEntry]], target: Target, whe
 
 def _log_columns(log: InteractionsEntry, target: Target) -> dict[str, Column]:
     columns = {"user": _key(log.user), "item": _key(log.item)}
-    columns["target"] = Column(
-        log.target, pl.Float64(), required=True, low=target.low, high=target.high, step=target.step
-    )
+    if target.kind == "choice":
+        columns |= event_columns(log)
+    else:
+        assert log.target is not None  # as `check_events` saw to
+        columns["target"] = Column(
+            log.target, pl.Float64(), required=True, low=target.low, high=target.high, step=target.step
+        )
     if log.time is not None:
         columns["time"] = Column(log.time, pl.Datetime(), required=True)
     return columns
@@ -206,7 +257,10 @@ def _columns(entries: Mapping[str, FieldEntry]) -> dict[str, Column]:
         if entry.derived is None:
             kind = Field(name=name, kind=entry.kind).kind
             columns[name] = Column(
-                entry.column if entry.column is not None else name, DTYPES[kind], list_separator=entry.separator
+                entry.column if entry.column is not None else name,
+                DTYPES[kind],
+                list_separator=entry.separator,
+                lenient=entry.lenient,
             )
     return columns
 

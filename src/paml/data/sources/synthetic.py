@@ -1,10 +1,11 @@
-"""An embedded data set: a small world generated from a seed, in a rating and a click version.
+"""An embedded data set: a small world generated from a seed, in a rating, a click and a choice version.
 
 Profiles are skewed (a few common values, a long tail); a user's taste is the sum of the contributions of the profile's
 values and a personal part, and rare values contribute larger vectors, so that unusual profiles have unusual tastes.
 Two dials say how unlike minor users are: in what their profiles tell about their tastes, and in what only they know.
 Items differ in quality and popularity, and users tend to interact with items they like. Ratings and clicks are drawn
-with known noise: the best reachable error is known, and is recorded for the query rows of the test users.
+with known noise: the best reachable error is known, and is recorded for the query rows of the test users. Choices are
+the rows of the rating version that are rated 4 or 5, without the ratings.
 
 Legend: U users of a chunk, I items, D taste dimensions, N interactions of a chunk.
 """
@@ -12,13 +13,13 @@ Legend: U users of a chunk, I items, D taste dimensions, N interactions of a chu
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 from pydantic import Field as Described
 
-from paml.data.schema import CLICK_WEIGHTS, Field, Kind, Schema, Target
+from paml.data.schema import CLICK_WEIGHTS, Field, Kind, Schema, Target, TargetKind
 from paml.data.sources.base import LoadRequest, RawData
 from paml.settings import Settings, added
 
@@ -28,6 +29,7 @@ CELLS_PER_CHUNK = 4_000_000  # users x items held at once: about 100 MB of worki
 TINY = np.finfo(np.float32).tiny
 INVALID_PROFILES = 0.015  # share of users with a blank or impossible profile value
 RATING_NOISE = 0.75
+CHOSEN = 4  # ratings from here on are choices
 CLICK_SKEW = (
     0.47  # values' shares are raised to this power: with six fields, about 71 % are major users, as in the paper
 )
@@ -49,7 +51,7 @@ class SyntheticSettings(Settings):
 
     users: int = Described(2000, ge=10, description="number of users")
     items: int = Described(500, ge=20, description="number of items")
-    target: Literal["rating", "click"] = Described("rating", description="ratings from 1 to 5, or clicks")
+    target: TargetKind = Described("rating", description="ratings from 1 to 5, clicks, or choices (positives only)")
     median_rows: float = Described(28.0, ge=2, le=1e6, description="median number of interactions per user")
     world: int = Described(0, ge=0, description="seed of the world itself; `seed` is the seed of the splits")
     minor_distance: float = added(
@@ -90,18 +92,22 @@ def load(request: LoadRequest) -> RawData:
                 files[name].append(request.workdir / f"{name}-{number:05d}.parquet")
                 table.write_parquet(files[name][-1], compression="lz4")
             step.advance(count)
+    interactions, best = pl.scan_parquet(files["interactions"], glob=False), "best_nel" if clicks else "best_mse"
+    if settings.target == "choice":
+        interactions = interactions.filter(pl.col("target") >= CHOSEN).with_columns(target=pl.lit(1, pl.Float32))
     return RawData(
-        schema=_schema(clicks),
+        schema=_schema(settings.target),
         users=pl.scan_parquet(files["users"], glob=False),
         items=world.items.lazy(),
-        interactions=pl.scan_parquet(files["interactions"], glob=False),
+        interactions=interactions,
         checksum=f"synthetic-{2 if clicks else 1} {settings.model_dump_json()}",
-        best="best_nel" if clicks else "best_mse",
+        best=None if settings.target == "choice" else best,
     )
 
 
-def _schema(clicks: bool) -> Schema:
+def _schema(kind: TargetKind) -> Schema:
     limits: dict[str, dict[str, Any]] = {"age": {"minimum": 10, "maximum": 100}}
+    clicks = kind == "click"
     profile = CLICK_PROFILE if clicks else RATING_PROFILE
     user = tuple(Field(name=name, kind=Kind.CATEGORICAL, **limits.get(name, {})) for name in profile)
     title = Field(name="title", kind=Kind.IDENTIFIER)
@@ -110,7 +116,8 @@ def _schema(clicks: bool) -> Schema:
         return Schema(user=user, item=(title, *numbers), target=Target(kind="click"))
     content = (Field(name="genre", kind=Kind.MULTI), Field(name="director", kind=Kind.CATEGORICAL))
     year = Field(name="year", kind=Kind.NUMERIC)
-    return Schema(user=user, item=(title, *content, year), target=Target(kind="rating", low=1, high=5))
+    target = Target(kind="choice") if kind == "choice" else Target(kind="rating", low=1, high=5)
+    return Schema(user=user, item=(title, *content, year), target=target)
 
 
 def _make_world(settings: SyntheticSettings, rng: np.random.Generator) -> _World:

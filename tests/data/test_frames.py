@@ -1,0 +1,221 @@
+"""Tables in memory: the same data set as from files, whatever holds them, and clear errors for what cannot be read."""
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import paml
+from paml.data.schema import Kind
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pl.DataFrame]:
+    rng = np.random.default_rng(0)
+    rows = [
+        (user, item, int(rng.integers(1, 6)), dt.datetime(2025, 1, 1) + dt.timedelta(minutes=int(rng.integers(9999))))
+        for user in range(1, 61)
+        for item in rng.choice(np.arange(1, 41), 12, replace=False).tolist()
+    ]
+    return {
+        "interactions": pl.DataFrame(rows, ["user_id", "movie_id", "rating", "when"], orient="row"),
+        "users": pl.DataFrame(
+            {
+                "user_id": np.arange(1, 61),
+                "gender": rng.choice(["M", "F"], 60),
+                "zip": rng.choice(["01234", "55117", "90210"], 60),
+                "score": rng.normal(size=60).round(3),
+            }
+        ),
+        "items": pl.DataFrame(
+            {
+                "movie_id": np.arange(1, 41),
+                "title": [f"Film {k}" for k in range(40)],
+                "genres": ["|".join(rng.choice(["drama", "comedy", "war"], 2, replace=False)) for _ in range(40)],
+            }
+        ),
+    }
+
+
+class OnlyArrow:
+    """Nothing but the PyCapsule interface."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._frame = frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._frame.__arrow_c_stream__(requested_schema)
+
+
+HOLDERS: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "polars": lambda frame: frame,
+    "lazy": lambda frame: frame.lazy(),
+    "pandas": lambda frame: frame.to_pandas(),
+    "pandas objects": lambda frame: frame.to_pandas().astype(object),
+    "arrow": lambda frame: frame.to_arrow(),
+    "pycapsule": OnlyArrow,
+}
+
+
+@pytest.fixture(scope="module")
+def from_csv(tables: dict[str, pl.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
+    folder = tmp_path_factory.mktemp("csv")
+    for name, frame in tables.items():
+        frame.write_csv(folder / f"{name}.csv")
+    (folder / "schema.toml").write_text(paml.inspect(sorted(folder.glob("*.csv"))))
+    return paml.prepare("tables", schema=folder / "schema.toml", out=folder / "data")
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_the_same_data_set_as_from_csv_files(
+    holder: str, tables: dict[str, pl.DataFrame], from_csv: paml.Dataset, tmp_path: Path, capsys: Any
+) -> None:
+    held = {name: HOLDERS[holder](frame) for name, frame in tables.items()}
+    found = paml.prepare(**held, out=tmp_path / "data")
+    assert found.fingerprint == from_csv.fingerprint
+    assert 'zip = "categorical"' in capsys.readouterr().out  # the guess is shown, with its reasons
+
+
+def test_other_content_has_another_fingerprint(
+    tables: dict[str, pl.DataFrame], from_csv: paml.Dataset, tmp_path: Path
+) -> None:
+    mirrored = tables["interactions"].with_columns(rating=6 - pl.col("rating"))
+    found = paml.prepare(**{**tables, "interactions": mirrored}, out=tmp_path / "data")
+    assert found.fingerprint != from_csv.fingerprint
+
+
+def test_fields_correct_the_guess(tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    fields = {"zip": {"kind": "categorical", "prefix": 1}, "user.score": None, "genres": "categorical"}
+    found = paml.prepare(**tables, fields=fields, out=tmp_path / "data").schema
+    assert [(field.name, field.kind, field.prefix) for field in found.user] == [
+        ("gender", Kind.CATEGORICAL, None),
+        ("zip", Kind.CATEGORICAL, 1),
+    ]
+    assert {field.name: field.kind for field in found.item}["genres"] is Kind.CATEGORICAL
+
+
+def test_a_schema_may_be_a_file_or_a_dictionary(
+    tables: dict[str, pl.DataFrame], from_csv: paml.Dataset, tmp_path: Path, capsys: Any
+) -> None:
+    written = paml.prepare(**tables, schema=from_csv.path.parent / "schema.toml", out=tmp_path / "written")
+    assert written.fingerprint == from_csv.fingerprint
+    schema = {
+        "target": {"kind": "rating", "low": 1, "high": 5},
+        "interactions": {"user": "user_id", "item": "movie_id", "target": "rating"},
+    }
+    bare = paml.prepare(interactions=tables["interactions"], schema=schema, out=tmp_path / "bare")
+    assert bare.schema.user == bare.schema.item == ()
+    assert bare.manifest.interactions == 60 * 12
+    assert not capsys.readouterr().out  # nothing was guessed
+
+
+def test_partitioned_parquet_as_a_lazy_frame(
+    tables: dict[str, pl.DataFrame], from_csv: paml.Dataset, tmp_path: Path
+) -> None:
+    """As Spark and DuckDB write it; the order of files does not matter for content that is sorted by keys."""
+    log = tables["interactions"].with_columns(month=pl.lit("2025-01"))
+    log.write_parquet(tmp_path / "events", partition_by="month", mkdir=True)
+    lazy = pl.scan_parquet(tmp_path / "events", hive_partitioning=True).drop("month")
+    found = paml.prepare(interactions=lazy, users=tables["users"], items=tables["items"], out=tmp_path / "data")
+    assert found.fingerprint == from_csv.fingerprint
+
+
+def mixed(frame: pl.DataFrame) -> pd.DataFrame:
+    found = frame.to_pandas().astype({"user_id": object})
+    found.loc[3, "user_id"] = "u3"
+    return found
+
+
+def zones(frame: pl.DataFrame) -> pd.DataFrame:
+    found = frame.to_pandas()
+    east = dt.timezone(dt.timedelta(hours=5))
+    found["when"] = [one.replace(tzinfo=east if k % 2 else dt.UTC) for k, one in enumerate(frame["when"].to_list())]
+    return found
+
+
+def twice(frame: pl.DataFrame) -> pa.Table:
+    table = frame.to_arrow()
+    return table.append_column("rating", table["rating"])
+
+
+BAD: dict[str, tuple[Callable[[pl.DataFrame], Any], str]] = {
+    "a list": (lambda frame: frame.rows(), "interactions is of type list"),
+    "a pandas series": (lambda frame: frame.to_pandas()["rating"], "interactions is a pandas Series"),
+    "mixed types": (mixed, "interactions: column 'user_id' holds values of several types"),
+    "mixed time zones": (zones, "interactions: column 'when' mixes time zones"),
+    "a column twice": (twice, "interactions: has the column 'rating' twice"),
+    "pandas, a column twice": (
+        lambda frame: pd.concat([frame.to_pandas(), frame.to_pandas()["rating"]], axis=1),
+        "interactions: has the column 'rating' twice",
+    ),
+    "Python objects": (
+        lambda frame: frame.with_columns(what=pl.Series([object()] * len(frame), dtype=pl.Object)),
+        "interactions: column 'what' holds Python objects",
+    ),
+    "a lazy frame that fails": (
+        lambda frame: frame.lazy().select(pl.col("nothing")),
+        "interactions: cannot be computed",
+    ),
+    "null ids": (
+        lambda frame: frame.with_columns(
+            pl.when(pl.col("rating") > 4).then(None).otherwise("user_id").alias("user_id")
+        ),
+        "interactions.parquet row 2: user_id is blank",
+    ),
+    "dates in the future": (
+        lambda frame: frame.with_columns(when=pl.col("when").dt.offset_by("50y")),
+        "interactions.parquet row 1: when is 2075-",
+    ),
+    "no scale": (
+        lambda frame: frame.with_columns(rating=pl.Series(np.linspace(0, 1, len(frame)) ** 2)),
+        "interactions: not found: target: 'rating' does not hold a few evenly spaced numbers",
+    ),
+    "no columns": (lambda frame: frame.select([]), "interactions: has no columns"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_frames_get_a_clear_error(case: str, tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    spoil, message = BAD[case]
+    with pytest.raises(paml.PamlError) as error:
+        paml.prepare(interactions=spoil(tables["interactions"]), users=tables["users"], out=tmp_path / "data")
+    assert str(error.value).startswith(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source": "ml-1m"}, "the source 'ml-1m' and a table of interactions are given"),
+        ({"path": "somewhere"}, "the path 'somewhere' and a table of interactions are given"),
+        ({"fields": {"zap": "categorical"}}, "there is no field 'zap'"),
+        ({"fields": {"user.zap": None}}, "there is no field 'user.zap'"),
+        ({"fields": {"zip": "colour"}}, "kind"),
+        ({"schema": {"target": {"kind": "click"}}}, "says nothing about users"),
+    ],
+)
+def test_contradictory_arguments(
+    arguments: dict[str, Any], message: str, tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    with pytest.raises(paml.PamlError, match=message.replace("(", r"\(")):
+        paml.prepare(**{"out": tmp_path / "data", **tables, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_schema_that_names_a_missing_frame(
+    tables: dict[str, pl.DataFrame], from_csv: paml.Dataset, tmp_path: Path
+) -> None:
+    schema = from_csv.path.parent / "schema.toml"
+    with pytest.raises(paml.SettingsError, match="the schema describes users, but there is no such frame"):
+        paml.prepare(interactions=tables["interactions"], schema=schema, out=tmp_path / "data")
+
+
+def test_nothing_at_all() -> None:
+    with pytest.raises(paml.SettingsError, match="no source and no interactions"):
+        paml.prepare()

@@ -1,0 +1,147 @@
+"""Users split by time: who is new on which date, what is known about everybody, and that no future leaks."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import paml
+
+START = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
+FIELDS = {
+    "target": {"kind": "rating", "low": 1, "high": 5},
+    "interactions": {"user": "user", "item": "item", "target": "rating", "time": "time"},
+    "users": {"key": "user", "fields": {"city": "categorical"}},
+    "items": {"key": "item", "fields": {"genre": "categorical", "liked": {"kind": "numeric", "derived": "rate"}}},
+}
+
+
+def days(count: float) -> dt.datetime:
+    return START + dt.timedelta(days=count)
+
+
+@pytest.fixture
+def log() -> pl.DataFrame:
+    """User u comes on day u and rates an item a day for 20 days: item (u + k) % 30 on day u + k."""
+    rows = [(f"u{u}", f"i{(u + k) % 30}", 1 + (u * k) % 5, days(u + k)) for u in range(100) for k in range(20)]
+    return pl.DataFrame(rows, ["user", "item", "rating", "time"], orient="row")
+
+
+def tables() -> dict[str, pl.DataFrame]:
+    return {
+        "users": pl.DataFrame({"user": [f"u{u}" for u in range(100)], "city": [f"c{u // 10}" for u in range(100)]}),
+        "items": pl.DataFrame({"item": [f"i{i}" for i in range(30)], "genre": [f"g{i % 4}" for i in range(30)]}),
+    }
+
+
+def prepared(log: pl.DataFrame, out: Path, **settings: Any) -> paml.Dataset:
+    usual = {"split": "time", "active_users": "drop", "cold_share": 1, "min_interactions": 2}
+    return paml.prepare(interactions=log, **tables(), schema=FIELDS, out=out, settings={**usual, **settings})
+
+
+def users_of(data: paml.Dataset, split: str) -> list[str]:
+    return data.users().filter(pl.col("split") == split).collect()["user"].to_list()
+
+
+def test_who_appears_later_is_new(log: pl.DataFrame, tmp_path: Path) -> None:
+    data = prepared(log, tmp_path / "data", validation_from="2025-03-02", test_from=f"{days(80).timestamp()}")
+    found = {split: users_of(data, split) for split in ("train", "validation", "test")}
+    # users 59 and 79 have one row before the next date, which is not enough for a support and a query row
+    assert sorted(found["validation"]) == sorted(f"u{u}" for u in range(60, 79))
+    assert sorted(found["test"]) == sorted(f"u{u}" for u in range(80, 100))
+    assert sorted(found["train"]) == sorted(f"u{u}" for u in range(59))
+    rows = (
+        data.interactions()
+        .collect()
+        .join(data.users().select("split").with_row_index("user").collect().with_columns(pl.col("user")), on="user")
+    )
+    last = {split: part["time"].max() for (split,), part in rows.group_by("split")}
+    assert last["train"] < days(60).timestamp()
+    assert last["validation"] < days(80).timestamp()
+    assert last["test"] == days(118).timestamp()
+    assert data.manifest.protocol.support_by == "time"
+    assert any("validation users appear from 2025-03-02" in note for note in data.manifest.notes)
+
+
+def test_dates_follow_from_the_ratio(log: pl.DataFrame, tmp_path: Path) -> None:
+    data = prepared(log, tmp_path / "data", user_ratio="6:2:2")
+    assert [len(users_of(data, split)) for split in ("train", "validation", "test")] == [59, 19, 20]
+    assert data.manifest.protocol.test_from == "2025-03-22T00:00:00+00:00"
+    again = prepared(
+        log, tmp_path / "again", validation_from=data.manifest.protocol.validation_from, test_from="2025-03-22"
+    )
+    assert np.array_equal(again.array("item"), data.array("item"))
+
+
+def test_earlier_rows_are_the_support_set(log: pl.DataFrame, tmp_path: Path) -> None:
+    share = prepared(log, tmp_path / "share")
+    first = prepared(log, tmp_path / "first", support_first=3)
+    week = prepared(log, tmp_path / "week", support_days=7)
+    assert share.array("support")[-1] == 16
+    assert first.array("support")[-1] == 3
+    assert week.array("support")[-1] == 7
+    for data in (share, first, week):
+        rows = data.interactions().collect()
+        for (_,), part in rows.group_by("user"):
+            assert part.filter(~pl.col("query"))["time"].max() < part.filter("query")["time"].min()
+
+
+def test_no_future_leaks(log: pl.DataFrame, tmp_path: Path) -> None:
+    """What happens after the dates changes nothing of what training sees."""
+    later = pl.col("time") >= days(60)
+    spoiled = log.with_columns(
+        rating=pl.when(later).then(6 - pl.col("rating")).otherwise("rating"),
+        item=pl.when(later).then(pl.lit("i7")).otherwise("item"),
+    )
+    dates = {"validation_from": "2025-03-02", "test_from": "2025-03-22"}
+    real, other = prepared(log, tmp_path / "real", **dates), prepared(spoiled, tmp_path / "spoiled", **dates)
+    rows = real.training_rows
+    assert rows == other.training_rows
+    for name in ("item", "target"):
+        assert np.array_equal(real.array(name)[:rows], other.array(name)[:rows])
+    assert real.vocabulary == other.vocabulary
+    liked = [data.items().select("item", "liked").sort("item").collect() for data in (real, other)]
+    assert liked[0].equals(liked[1])  # the encoding of targets
+
+
+def test_active_users_come_first_or_not_at_all(log: pl.DataFrame, tmp_path: Path) -> None:
+    longer = pl.concat([log, *(log.filter(user=f"u{u}").with_columns(item=pl.lit(f"i{u % 30 - 1}")) for u in (5, 95))])
+    data = prepared(longer, tmp_path / "data", active_users="train", cold_share=0.97, user_ratio="6:2:2")
+    marked = data.users().filter("training_only").collect()
+    assert set(marked["split"]) <= {"train"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"validation_from": "soon"}, "a date such as 2026-11-17"),
+        ({"validation_from": "2025-03-22", "test_from": "2025-03-02"}, "is before 2025-03-22"),
+        ({"validation_from": "2020-01-01"}, "nobody appeared before"),
+        ({"split": "random", "test_from": "2025-03-02"}, "with split=time only"),
+        ({"support_first": 3, "support_days": 7}, "not both"),
+        ({"support_by": "random"}, "support_by=time"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str, log: pl.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(paml.PamlError, match=message):
+        prepared(log, tmp_path / "data", **settings)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_log_without_time(log: pl.DataFrame, tmp_path: Path) -> None:
+    schema = {**FIELDS, "interactions": {"user": "user", "item": "item", "target": "rating"}}
+    with pytest.raises(paml.SettingsError, match="the interactions have no time"):
+        paml.prepare(interactions=log, **tables(), schema=schema, out=tmp_path / "data", split="time")
+
+
+def test_a_comparison_keeps_the_dates(log: pl.DataFrame, tmp_path: Path) -> None:
+    from paml.data.resplit import resplit
+
+    data = prepared(log, tmp_path / "data")
+    results = paml.compare(data, [], seeds=2, baselines=["bias", "popular"], out=tmp_path / "comparison")
+    assert results.plan.same_split
+    with pytest.raises(paml.SettingsError, match="depends on time"):
+        resplit(data, 1, tmp_path / "other")
