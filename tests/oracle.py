@@ -139,7 +139,10 @@ class Oracle:
         if self.head == "value":
             return out_K[0]
         p_K = out_K.exp() / out_K.exp().sum()
-        return p_K[1] if self.head == "click" else sum(p * level for p, level in zip(p_K, self.levels, strict=True))
+        if self.head == "click":  # as often as people click: the loss counts clicks nine times
+            clicked, other = p_K[1] / CLICK_WEIGHTS[1.0], p_K[0] / CLICK_WEIGHTS[0.0]
+            return clicked / (clicked + other)
+        return sum(p * level for p, level in zip(p_K, self.levels, strict=True))
 
     # Rates: the listing in D.2 (FC 64, ReLU, FC 32, FC 1), and the memory of Alg. 2.
 

@@ -64,7 +64,8 @@ def test_agrees_with_the_oracle(
     oracle = Oracle(method, learner, batch, recipe).run()
     adapted = learner.adapt_in_training(learner.embed(batch), batch.user_B)
     outputs = learner.outputs(adapted, batch.query)
-    for whole, expected_rows in ((outputs, oracle.outputs), (learner.head.predict(outputs), oracle.predictions)):
+    predicted = learner.head.finish(learner.head.predict(outputs))
+    for whole, expected_rows in ((outputs, oracle.outputs), (predicted, oracle.predictions)):
         rows = [row_R[mask.bool()] for row_R, mask in zip(whole, batch.query.mask_BR, strict=True)]
         found.append(deviation(rows, expected_rows))
     if steps and METHODS[method].solver is GradientSteps:

@@ -11,7 +11,8 @@ from paml.engine.adapt import Adaptation, RatePerParameter, RatePerUser, forward
 from paml.engine.heads import ClassesHead, ClickHead, ValueHead
 from paml.engine.inputs import Weights
 from paml.engine.layers import SharedLayer
-from paml.engine.solvers import ClosedForm, GradientSteps, SolverSettings, solve
+from paml.engine.newton import solve
+from paml.engine.solvers import ClosedForm, GradientSteps, SolverSettings
 from paml.errors import SettingsError
 
 

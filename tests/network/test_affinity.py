@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import paml
-from paml.network.affinity import Affinity, AffinityTable
-from paml.recommend.stacked import Stack
+from paml.network.affinity import Affinity, AffinityTable, JointAffinityTable
 from smalltables import SCHEMA_TOML, write_tables
 
 CONTEXT = 'time = "when"\n[interactions.context]\ndevice = "categorical"\n'
@@ -43,11 +42,13 @@ def test_affinity_is_the_same_looked_up_or_materialised(
     settings = {**NETWORK, "affinity_fields": affinity_fields, "hidden": hidden, "ensemble_size": 4, "epochs": 1}
     materialised = paml.train(gaps, method, out=tmp_path / "run", settings=settings).predictor
     monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
-    monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 40)  # many chunks
-    monkeypatch.setattr(AffinityTable, "smallest_chunk", 4)
+    for path in ("members", "plan"):
+        monkeypatch.setattr(f"paml.recommend.{path}.CELLS_AT_ONCE", 40)  # many chunks
+    for table in (AffinityTable, JointAffinityTable):
+        monkeypatch.setattr(table, "smallest_chunk", 4)
     looked_up = paml.load(tmp_path / "run").predictor
     assert isinstance(looked_up.members[0].table, AffinityTable)
-    assert not Stack.suits(looked_up.members)
+    assert (looked_up.plan is None) == bool(hidden)
     items = ["0", "4", "8", "5"]
     for ratings in ({}, {"0": 4, "4": 1}, {"3": 2}):
         one, other = materialised.adapt({}, ratings), looked_up.adapt({}, ratings)

@@ -7,5 +7,8 @@ heads    what outputs mean: value, classes, click; loss, gradient, curvature, pr
 choice   the head whose rows are all items: which of them a user chooses
 adapt    gradient steps: one step is attention over the support set
 solvers  the inner problem of a user: gradient steps, or the closed form
+newton   the closed form's arithmetic
+joint    all members of an ensemble as one problem, for networks of one layer
+joint_solvers  the two solvers for all members at once
 autoencoder  which items go together: linear autoencoders in closed form
 """

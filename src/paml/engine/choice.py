@@ -6,12 +6,14 @@ The rows of a user are all items here, and a row's target is its weight k_j: 0 f
 Ratings are choices, too: people rate what they chose, and choose more like what they rated high. So the weight of a
 known rating is learned for every level of the scale; in the outer loss a liked item counts 1 and another one less.
 
-Legend: B users, S support rows, Q query rows, R rows: all items, or a sample of them, K = 1 output.
+Legend: B users, S support rows, Q query rows, R rows: all items, or a sample of them, K = 1 output,
+M members of an ensemble.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +36,21 @@ class LevelWeights(nn.Module):
         below_BS = place_BS.floor()
         upper = (below_BS + 1).clamp(max=len(weight_L) - 1).long()
         return torch.lerp(weight_L[below_BS.long()], weight_L[upper], place_BS - below_BS)
+
+    @staticmethod
+    def joint(weights: Sequence["LevelWeights"]) -> Callable[[np.ndarray], np.ndarray]:
+        """The weights of all members: from values (B, S) to (M, B, S)."""
+        weight_ML = torch.stack([one.log_weight_L.exp() for one in weights]).numpy(force=True)
+        first, highest = weights[0], weight_ML.shape[1] - 1
+
+        def looked_up(y_BS: np.ndarray) -> np.ndarray:
+            place_BS = np.clip((y_BS - first._low) / first._step, 0, highest)
+            below_BS = np.minimum(place_BS.astype(np.int64), highest - 1)
+            lower_MBS, upper_MBS = weight_ML[:, below_BS], weight_ML[:, below_BS + 1]
+            weight_MBS: np.ndarray = lower_MBS + (upper_MBS - lower_MBS) * (place_BS - below_BS)
+            return weight_MBS.astype(np.float32)
+
+        return looked_up
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,10 @@ class ChoiceHead:
     def predict(self, out_BRK: Tensor) -> Tensor:
         """The output itself: the log chance of being chosen, but for a constant of the user."""
         return out_BRK.squeeze(-1)
+
+    def finish(self, predicted_BR: Tensor) -> Tensor:
+        """The same."""
+        return predicted_BR
 
     def initial_bias(self, mean: float) -> Tensor:
         """0: a constant for all items has no effect."""

@@ -7,6 +7,7 @@ Legend: B users, R rows, K outputs.
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -17,6 +18,8 @@ from paml.engine.choice import ChoiceHead
 from paml.errors import SettingsError, nearest
 from paml.settings import Settings
 
+FITTING = {"rating": ("value", "classes", "choice"), "click": ("click", "choice"), "choice": ("choice",)}
+"""Kind of target -> the heads that fit it; the first is the usual one."""
 EDGE = 0.01  # share of the rating scale, at both ends, into which predictions from beyond it are squashed
 
 
@@ -72,7 +75,10 @@ class Head(Protocol):
         """Second derivative of each row's loss w.r.t. its last output, (B, R); without targets, at the prediction."""
 
     def predict(self, out_BRK: Tensor) -> Tensor:
-        """Predicted rating, or click probability, (B, R)."""
+        """Predicted rating, or what the loss asks for in place of a click's chance, (B, R); members are averaged."""
+
+    def finish(self, predicted_BR: Tensor) -> Tensor:
+        """What people see of the members' mean prediction: the rating, or the chance of a click, (B, R)."""
 
     def initial_bias(self, mean: float) -> Tensor:
         """Output biases that predict the training mean for every row, (K)."""
@@ -90,6 +96,10 @@ class RowHead:
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """1"""
         return torch.ones_like(y_BQ)
+
+    def finish(self, predicted_BR: Tensor) -> Tensor:
+        """The prediction itself."""
+        return predicted_BR
 
 
 @dataclass(frozen=True)
@@ -186,8 +196,13 @@ class ClickHead(RowHead):
         return click_weight(p_BR if y_BR is None else y_BR) * p_BR * (1 - p_BR)
 
     def predict(self, out_BRK: Tensor) -> Tensor:
-        """Probability of a click, under the weighted loss."""
+        """Probability of a click as the weighted loss has it: q = w1 p / (w1 p + w0 (1 - p)), if p is its chance."""
         return softmax(out_BRK, dim=-1)[..., 1]
+
+    def finish(self, predicted_BR: Tensor) -> Tensor:
+        """The chance of a click, p = w0 q / (w0 q + w1 (1 - q)): the weights belong in the loss alone."""
+        w0, w1 = CLICK_WEIGHTS
+        return w0 * predicted_BR / (w0 * predicted_BR + w1 * (1 - predicted_BR))
 
     def initial_bias(self, mean: float) -> Tensor:
         """Log-odds of the weighted click rate."""
@@ -204,8 +219,11 @@ def on_scale(out: Tensor, low: float, high: float) -> Tensor:
     edge = EDGE * (high - low)
     if not torch.is_grad_enabled():  # in use few lie beyond, and exponentials of all would cost more than the rest
         inside = out.clamp(low + edge, high - edge)
-        beyond = inside != out
-        return inside.masked_scatter_(beyond, _squashed(out[beyond], low, high, edge)) if beyond.any() else inside
+        beyond = np.flatnonzero(inside.numpy(force=True) != out.numpy(force=True))  # NumPy finds them faster
+        if len(beyond):
+            place = torch.from_numpy(beyond).to(out.device)
+            inside.put_(place, _squashed(out.take(place), low, high, edge))
+        return inside
     return _squashed(out, low, high, edge)
 
 
@@ -224,11 +242,11 @@ def click_weight(y: Tensor) -> Tensor:
 
 
 def head_for(settings: HeadSettings, target: Target) -> Head:
-    """The head that the settings name; `auto` is `value` for ratings and `click` for clicks."""
+    """The head that the settings name; `auto` is `value` for ratings, `click` for clicks and `choice` for choices."""
     name: str = settings.head
     if name == "auto":
-        name = "click" if target.kind == "click" else "value"
-    fitting = {"choice", "click"} if target.kind == "click" else {"value", "classes", "choice"}
+        name = FITTING[target.kind][0]
+    fitting = FITTING[target.kind]
     if name not in fitting:
         raise SettingsError(f"head '{name}' does not fit a {target.kind} target", remedy=nearest(name, fitting))
     if settings.liked and not target.low < settings.liked <= target.high:

@@ -7,13 +7,15 @@ Legend: B users, R rows (S of the support set), D inputs per row, C shared input
 of weights.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from paml.engine.joint import JointTable
 from paml.engine.ops import lookup, times_transposed, transposed_times
 
 
@@ -58,11 +60,10 @@ class ItemTable:
     Support rows, query rows and all inner steps look rows up in the same products.
     """
 
-    def __init__(self, vectors_ND: Tensor, known: tuple[Tensor, Tensor] | None = None) -> None:
-        """`known` is a pair: weights, and the products with them."""
+    def __init__(self, vectors_ND: Tensor) -> None:
         self.vectors_ND = vectors_ND
-        self._weights_DK = None if known is None else known[0]
-        self._products_NK = vectors_ND if known is None else known[1]
+        self._weights_DK: Tensor | None = None
+        self._products_NK = vectors_ND
 
     def products(self, weights_DK: Tensor) -> Tensor:
         """Item vectors times their part of the weights, (N, K)."""
@@ -76,10 +77,14 @@ class ItemTable:
         """D"""
         return self.vectors_ND.shape[1]
 
-    @property
-    def is_materialised(self) -> bool:
-        """Whether `vectors_ND` holds everything that is known about the items."""
-        return True
+    @staticmethod
+    def joint(tables: Sequence[Any], rows_NME: Tensor) -> JointTable:
+        """The tables of all members as one; `rows_NME` are their `vectors_ND` with constant and biases (joint.py)."""
+        return JointTable(rows_NME)
+
+    def seen_in(self, joint: JointTable, m: int, vectors_ND: Tensor) -> "ItemTable":
+        """The same table without memory of its own: a view of a member's part of a joint table."""
+        return ItemTable(vectors_ND)
 
     @property
     def smallest_chunk(self) -> int:

@@ -3,7 +3,6 @@
 Legend: B users, R rows (S of the support set), D inputs per row, C shared inputs, K outputs.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,11 +45,6 @@ class SharedLayer:
         """Each user's own tensors: none."""
         return {}
 
-    @classmethod
-    def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "SharedLayer":
-        """The layer from theta and what `own` returned."""
-        return cls(weights)
-
 
 @dataclass(frozen=True)
 class AttendingLayer:
@@ -92,7 +86,7 @@ class AttendingLayer:
 
     def of(self, users: slice) -> "AttendingLayer":
         """The layer for some of the users."""
-        return self.restored(self.weights, {name: tensor[users] for name, tensor in self.own().items()})
+        return AttendingLayer(self.weights, **{name: tensor[users] for name, tensor in self.own().items()})
 
     def own(self) -> dict[str, Tensor]:
         """Each user's own tensors."""
@@ -102,11 +96,6 @@ class AttendingLayer:
             "shared_key_BC": self.shared_key_BC,
             "values_BSK": self.values_BSK,
         }
-
-    @classmethod
-    def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "AttendingLayer":
-        """The layer from theta and what `own` returned."""
-        return cls(weights, **own)
 
 
 @dataclass(frozen=True)
@@ -141,11 +130,6 @@ class PersonalLayer:
     def own(self) -> dict[str, Tensor]:
         """Each user's own tensors."""
         return {"rows_BDK": self.rows_BDK, "shared_BCK": self.shared_BCK}
-
-    @classmethod
-    def restored(cls, weights: Weights, own: Mapping[str, Tensor]) -> "PersonalLayer":
-        """The layer from what `own` returned."""
-        return cls(**own)
 
 
 Layer = SharedLayer | AttendingLayer | PersonalLayer

@@ -5,13 +5,15 @@ the prior's variance alpha_i, which says how far the user's weights may lie from
 
     w_i  =  theta + argmin_d  sum_j loss(x_j (theta + d), y_j) + |d|^2 / (2 alpha_i)
 
-For squared error that is ridge regression, exact after one Newton step; for clicks it takes a few. A step solves
-a system in the features or in the support rows, whichever are fewer.
+For squared error that is ridge regression, exact after one Newton step (newton.py); for clicks it takes a few.
 
-Legend: B users, S support rows, D inputs per row, C shared inputs, K outputs, F = D + 1 features of the last layer.
+Legend: B users, S support rows, D inputs per row, C shared inputs, K outputs, F = D + 1 features of the last layer,
+M members of an ensemble.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -20,11 +22,12 @@ from torch import Tensor, nn
 from paml.engine.adapt import Adaptation, ChoiceSolution, Rate, Solution, Theta, adapt, forward
 from paml.engine.heads import Head
 from paml.engine.inputs import AnyInput, FirstInput
+from paml.engine.joint import Columns, JointSolver
+from paml.engine.joint_solvers import JointClosedForm, JointSteps
 from paml.engine.layers import PersonalLayer, SharedLayer
+from paml.engine.newton import newton, solve
 from paml.errors import SettingsError
 from paml.settings import Settings
-
-MIN_CURVATURE = 1e-12  # of an almost certain click: its square root keeps a finite slope
 
 
 class SolverSettings(Settings):
@@ -69,6 +72,11 @@ class Solver(nn.Module):
 
         `weight_S` are the weights k of the choices, `vector_SD` their items' vectors.
         """
+        raise NotImplementedError
+
+    @classmethod
+    def joint(cls, solvers: Sequence[Any], columns: Columns) -> JointSolver:
+        """The solvers of all members as one, for networks of one layer, with rows of these columns."""
         raise NotImplementedError
 
 
@@ -134,6 +142,18 @@ class GradientSteps(Solver):
             moved_SD = moved_SD + share_S1 * (vector_SD - expected_D)
         return rate.applied(moved_SD)
 
+    @classmethod
+    def joint(cls, solvers: Sequence["GradientSteps"], columns: Columns) -> JointSteps:
+        """As many steps, each member with its own c and p."""
+        pseudo_counts = [one.log_pseudo_count.exp() for one in solvers if one.log_pseudo_count is not None]
+        powers = [one.count_power for one in solvers if one.count_power is not None]
+        return JointSteps(
+            solvers[0].head,
+            solvers[0].steps,
+            torch.stack(pseudo_counts).unsqueeze(-1) if pseudo_counts else None,
+            torch.stack([*powers]).unsqueeze(-1) if powers else None,
+        )
+
 
 class ClosedForm(Solver):
     """The last layer in closed form; the layers before it are shared by all users.
@@ -165,23 +185,11 @@ class ClosedForm(Solver):
         last = inputs[-1]
         features_BSF = torch.cat([last.x_BRD, self.level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
         variance_B11 = rate.prior_variance().view(-1, 1, 1)
-        d_BF = solution = None
-        for _ in range(self.steps):
-            if d_BF is None:  # at theta nothing has moved
-                # a view: gradients of slope and curvature add up before they reach the outputs, as in later steps
-                shifted_BSK = out_BSK.view_as(out_BSK)
-            else:
-                moved_BS = (features_BSF @ d_BF.unsqueeze(-1)).squeeze(-1)
-                shifted_BSK = _shifted(out_BSK, moved_BS)
-            residual_BS = -self.head.row_gradient(shifted_BSK, y_BS)[..., -1]
-            curvature_BS = self.head.row_curvature(shifted_BSK, y_BS)
-            if d_BF is not None:
-                residual_BS = residual_BS + curvature_BS * moved_BS
-            d_BF = solve(features_BSF, curvature_BS, residual_BS.unsqueeze(-1), variance_B11).squeeze(-1)
-            solution = Solution(features_BSF, curvature_BS, residual_BS, self.level)
-        if d_BF is None:
+        found = newton(features_BSF, out_BSK, y_BS, self.head, variance_B11, self.steps)
+        if found is None:
             return Adaptation(layers)
-        return Adaptation((*layers[:-1], _moved(layers[-1], last, d_BF, self.level)), solution=solution)
+        solution = Solution(features_BSF, found.curvature_BS, found.residual_BS, self.level)
+        return Adaptation((*layers[:-1], _moved(layers[-1], last, found.d_BF, self.level)), solution=solution)
 
     def _choose(self, theta: Theta, x: FirstInput, y_BR: Tensor, rate: Rate, offset_BRK: Tensor | None) -> Adaptation:
         """The same where a user's rows are all items z: ridge regression with the Gram matrix of all items.
@@ -246,29 +254,16 @@ class ClosedForm(Solver):
             moved_SD = moved_SD + torch.cholesky_solve(right_SD.mT, solution.factor_BDD[0]).mT
         return moved_SD
 
-
-def solve(features_BSF: Tensor, curvature_BS: Tensor, right_BSN: Tensor, variance_B11: Tensor) -> Tensor:
-    """H^-1 X^T r for H = X^T C X + 1 / alpha, X the features, C the curvatures; (B, F, N).
-
-    In features by H's Cholesky factor; in rows, if these are fewer, as alpha X^T (1 + C G)^-1 r with the products
-    G = alpha X X^T, where only the symmetric 1 + C^1/2 G C^1/2 is factorised (Woodbury).
-    """
-    B, S, F = features_BSF.shape
-    if F <= S:
-        weighted_BSF = features_BSF * curvature_BS.unsqueeze(-1)
-        prior_BF = (1 / variance_B11).view(B, 1).expand(-1, F)
-        factor_BFF = torch.linalg.cholesky(weighted_BSF.mT @ features_BSF + torch.diag_embed(prior_BF))
-        return torch.cholesky_solve(features_BSF.mT @ right_BSN, factor_BFF)
-    products_BSS = variance_B11 * (features_BSF @ features_BSF.mT)
-    root_BS1 = curvature_BS.clamp(min=MIN_CURVATURE).sqrt().unsqueeze(-1)
-    system_BSS = root_BS1 * products_BSS * root_BS1.mT + torch.eye(S, dtype=root_BS1.dtype, device=root_BS1.device)
-    explained_BSN = torch.cholesky_solve(root_BS1 * (products_BSS @ right_BSN), torch.linalg.cholesky(system_BSS))
-    return variance_B11 * (features_BSF.mT @ (right_BSN - root_BS1 * explained_BSN))
-
-
-def _shifted(out_BSK: Tensor, moved_BS: Tensor) -> Tensor:
-    """The outputs with the last one moved."""
-    return torch.cat([out_BSK[..., :-1], (out_BSK[..., -1] + moved_BS).unsqueeze(-1)], dim=-1)
+    @classmethod
+    def joint(cls, solvers: Sequence["ClosedForm"], columns: Columns) -> JointClosedForm:
+        """As many steps, each member with its own level and power."""
+        powers = [one.count_power for one in solvers if one.count_power is not None]
+        return JointClosedForm(
+            solvers[0].head,
+            solvers[0].steps,
+            columns.scales(torch.stack([one.level for one in solvers])),
+            torch.stack([*powers]).unsqueeze(-1) if powers else None,
+        )
 
 
 def _moved(layer: SharedLayer, x: AnyInput, d_BF: Tensor, level: Tensor) -> PersonalLayer:

@@ -227,10 +227,11 @@ class Ensemble(nn.Module):
         return self.members[0].network.inputs
 
     def predict(self, batch: TensorBatch) -> tuple[Tensor, Tensor]:
-        """Predictions of the query rows (B, R), and the users' rates (B)."""
+        """Predicted ratings, or chances of clicks, of the query rows (B, R), and the users' rates (B)."""
         predictions, rates = [], []
         for member in self.members:
             adapted = member.adapt(member.embed(batch))
             predictions.append(member.head.predict(member.outputs(adapted, batch.query)))
             rates.append(adapted.rate.per_user(len(batch.user_B)))
-        return torch.stack(predictions).mean(dim=0), torch.stack(rates).mean(dim=0)
+        predicted_BR = self.members[0].head.finish(torch.stack(predictions).mean(dim=0))
+        return predicted_BR, torch.stack(rates).mean(dim=0)

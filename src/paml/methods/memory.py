@@ -110,8 +110,6 @@ def _forget_index(rate: "MemoryRate", _: object) -> None:
 class MemoryRate(RateSource):
     """alpha'(h) plus the kernel-weighted mean of the nearest nodes' rates."""
 
-    can_be_stacked = False  # a memory is searched, not multiplied
-
     def __init__(self, own: PersonalRate, width: int, settings: MemorySettings) -> None:
         super().__init__()
         self.own = own

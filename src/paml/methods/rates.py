@@ -1,8 +1,9 @@
 """Where the inner rate alpha comes from: fixed, one per parameter, or one per user.
 
-Legend: B users, H width of the user embedding.
+Legend: B users, H width of the user embedding, M members of an ensemble.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,7 +14,11 @@ from torch import Tensor, nn
 
 from paml.engine.adapt import Rate, RatePerParameter, RatePerUser, Theta
 from paml.engine.inputs import Weights
+from paml.engine.joint import JointRate
 from paml.settings import Settings
+
+JointRates = Callable[[Tensor], JointRate]
+"""From the users' embeddings, (M, B, H), to their rates for all members."""
 
 
 class RateSettings(Settings):
@@ -53,9 +58,6 @@ class TrainingRate(NamedTuple):
 class RateSource(nn.Module):
     """Gives every user of a batch a rate."""
 
-    can_be_stacked = True
-    """Whether one call over stacked weights can compute the rates of all members."""
-
     def forward(self, h_BH: Tensor) -> Rate:
         """The rates of users outside training."""
         raise NotImplementedError
@@ -75,6 +77,17 @@ class RateSource(nn.Module):
         """Facts to report about a trained source; `h_BH` are embeddings of validation users."""
         return {}
 
+    @classmethod
+    def joint(cls, sources: Sequence[Any]) -> JointRates:
+        """The sources of all members as one; here, one after the other."""
+
+        @torch.no_grad()
+        def rates(h_MBH: Tensor) -> JointRate:
+            alphas = [source(h_BH).per_user(len(h_BH)) for source, h_BH in zip(sources, h_MBH, strict=True)]
+            return JointRate(torch.stack(alphas), h_MBH)
+
+        return rates
+
 
 class FixedRate(RateSource):
     """The same rate for everyone: MeLU, and fine-tuning in transfer learning."""
@@ -86,6 +99,12 @@ class FixedRate(RateSource):
     def forward(self, h_BH: Tensor) -> Rate:
         """A constant, (B)."""
         return RatePerUser(h_BH.new_full((len(h_BH),), self.rate))
+
+    @classmethod
+    def joint(cls, sources: Sequence["FixedRate"]) -> JointRates:
+        """A constant for each member."""
+        rate_M1 = torch.tensor([[source.rate] for source in sources])
+        return lambda h_MBH: JointRate(rate_M1.to(h_MBH).expand(h_MBH.shape[:2]), h_MBH)
 
 
 class ParameterRate(RateSource):
@@ -99,6 +118,15 @@ class ParameterRate(RateSource):
     def forward(self, h_BH: Tensor) -> Rate:
         """The parameters themselves."""
         return RatePerParameter([Weights(*pair) for pair in zip(self.rows, self.shared, strict=True)])
+
+    @classmethod
+    def joint(cls, sources: Sequence["ParameterRate"]) -> JointRates:
+        """The parameters of all members, of a network of one layer."""
+        mean_M1 = torch.stack([source(torch.empty(1, 0)).per_user(1) for source in sources])
+        rows_MDK, shared_MCK = (
+            torch.stack(parts) for parts in zip(*((one.rows[0], one.shared[0]) for one in sources), strict=True)
+        )
+        return lambda h_MBH: JointRate(mean_M1.expand(h_MBH.shape[:2]), h_MBH, (rows_MDK, shared_MCK))
 
 
 class PersonalRate(RateSource):
@@ -123,3 +151,18 @@ class PersonalRate(RateSource):
         z = torch.addmm(self.biases[0], h_BH, self.weights[0]).relu()
         z = torch.addmm(self.biases[1], z, self.weights[1])
         return self.scale * torch.addmm(self.biases[2], z, self.weights[2]).sigmoid().squeeze(-1)
+
+    @classmethod
+    def joint(cls, sources: Sequence["PersonalRate"]) -> JointRates:
+        """The same layers, all members in one product each."""
+        weights = [torch.stack(parts) for parts in zip(*(source.weights for source in sources), strict=True)]
+        biases = [torch.stack(parts).unsqueeze(1) for parts in zip(*(source.biases for source in sources), strict=True)]
+        scale = sources[0].scale
+
+        def rates(h_MBH: Tensor) -> JointRate:
+            z = torch.baddbmm(biases[0], h_MBH, weights[0]).relu_()
+            z = torch.baddbmm(biases[1], z, weights[1])
+            alpha_MB = scale * torch.baddbmm(biases[2], z, weights[2]).sigmoid_().squeeze(-1)
+            return JointRate(alpha_MB, h_MBH)
+
+        return rates

@@ -176,6 +176,12 @@ def build_ensemble(method: str, shape: DataShape, settings: LearnerSettings, rng
     return Ensemble([build_learner(method, shape, settings, rng) for _ in range(settings.ensemble_size)])
 
 
+def tensors_of_a_member(method: str, shape: DataShape, settings: LearnerSettings) -> dict[str, torch.Tensor]:
+    """Names, shapes and types of a member's tensors, on the device `meta`: nothing is allocated."""
+    with torch.device("meta"):
+        return build_learner(method, shape, settings, torch.Generator()).state_dict()
+
+
 def fit_to_data(learners: Iterable[Learner], data: Dataset) -> None:
     """Tell the networks which items training users interacted with and, for a choice, how often each was liked."""
     interacted_I = torch.from_numpy(data.interacted_in_training())

@@ -1,14 +1,18 @@
 """Affinity between items that share a value, such as an author: a user's own taste for single values.
 
 Legend: N items, R of them, F fields, V values of all fields, W width of a value's vector, L learned part of an item's
-vector, D = L + W, T values of all items, end to end, E weights.
+vector, D = L + W, T values of all items, end to end, E weights. In the joint table, M members, E entries of a row, and
+the weights of N = M B users, with K outputs.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from paml.engine.inputs import ItemTable
+from paml.engine.joint import JointTable, on_large_pages
 from paml.episodes import ragged
 from paml.episodes.features import Features
 from paml.network.embeddings import FieldEmbedder
@@ -85,10 +89,16 @@ class AffinityTable(ItemTable):
         """D"""
         return self.vectors_ND.shape[1] + self._value_VW.shape[1]
 
-    @property
-    def is_materialised(self) -> bool:
-        """`vectors_ND` lacks the affinities."""
-        return False
+    @staticmethod
+    def joint(tables: Sequence["AffinityTable"], rows_NME: Tensor) -> "JointAffinityTable":
+        """The tables of all members as one: items have the same values for all of them."""
+        first, values = tables[0], torch.stack([table._value_VW for table in tables])
+        return JointAffinityTable(rows_NME, values, first._code_T, first._weight_T, first._offset_N1)
+
+    def seen_in(self, joint: JointTable, m: int, vectors_ND: Tensor) -> ItemTable:
+        """The same table without memory of its own: a view of a member's part of a joint table."""
+        assert isinstance(joint, JointAffinityTable)
+        return AffinityTable(vectors_ND, joint.values_MVW[m], self._code_T, self._weight_T, self._offset_N1)
 
     @property
     def smallest_chunk(self) -> int:
@@ -118,12 +128,65 @@ class AffinityTable(ItemTable):
         return self.chunk_times(weights_DK.mT, weights_DK.new_zeros(weights_DK.shape[1], 1), slice(None)).mT
 
     def _chunk_of(self, value_VE: Tensor, items: slice) -> Tensor:
-        """The numbers of each item's values, summed, for a chunk of the items, (R, E)."""
-        first, end, _ = items.indices(len(self.vectors_ND))
-        offset_R = self._offset_N1[first:end]
-        place = slice(int(self._offset_N1[first]), int(self._offset_N1[max(first, end)]))
-        return self._summed(value_VE, place, offset_R - place.start)
+        return _summed_by_item(value_VE, self._code_T, self._weight_T, self._offset_N1, items)
 
     def _summed(self, value_VE: Tensor, place: slice | Tensor, start_R: Tensor) -> Tensor:
         code_T, weight_T = self._code_T[place], self._weight_T[place]
         return embedding_bag(code_T, value_VE, start_R, mode="sum", per_sample_weights=weight_T)
+
+
+class JointAffinityTable(JointTable):
+    """Affinity tables of all members: what a value means to a user is computed once per value and member.
+
+    Items then sum the numbers of their values, for all members at once.
+    """
+
+    def __init__(
+        self, rows_NME: Tensor, values_MVW: Tensor, code_T: Tensor, weight_T: Tensor, offset_N1: Tensor
+    ) -> None:
+        super().__init__(rows_NME)
+        self.values_MVW = on_large_pages(values_MVW)
+        self._entries_MWV = on_large_pages(values_MVW.mT)
+        self._code_T, self._weight_T, self._offset_N1 = code_T, weight_T, offset_N1
+
+    @property
+    def width(self) -> int:
+        """Entries of a row that the items determine."""
+        return super().width + self.values_MVW.shape[2]
+
+    @property
+    def smallest_chunk(self) -> int:
+        """V: a chunk of fewer items costs as much."""
+        return self.values_MVW.shape[1]
+
+    def rows(self, index_R: Tensor) -> Tensor:
+        """The rows of some items, (R, M, E)."""
+        M, V, W = self.values_MVW.shape
+        first_R = self._offset_N1[index_R]
+        place_T, start_R = ragged.tensor_positions(first_R, self._offset_N1[index_R + 1] - first_R)
+        member_M1 = torch.arange(M).unsqueeze(1)
+        affinity_QW = embedding_bag(
+            (self._code_T[place_T] + V * member_M1).flatten(),
+            self.values_MVW.flatten(0, 1),
+            (start_R + len(place_T) * member_M1).flatten(),
+            mode="sum",
+            per_sample_weights=self._weight_T[place_T].repeat(M),
+        )
+        return torch.cat([super().rows(index_R), affinity_QW.view(M, -1, W).transpose(0, 1)], dim=2)
+
+    def times(self, weights_NEK: Tensor, items: slice = slice(None)) -> Tensor:
+        """Outputs of a chunk of the items for all users, (N, K, R)."""
+        learned = super().width
+        (M, _, W), (N, _, K) = self.values_MVW.shape, weights_NEK.shape
+        weights_MQW = weights_NEK[:, learned:].mT.reshape(M, -1, W)
+        value_VQ = (weights_MQW @ self._entries_MWV).flatten(0, 1).T.contiguous()
+        sum_RQ = _summed_by_item(value_VQ, self._code_T, self._weight_T, self._offset_N1, items)
+        return super().times(weights_NEK[:, :learned], items).add_(sum_RQ.T.view(N, K, -1))
+
+
+def _summed_by_item(value_VE: Tensor, code_T: Tensor, weight_T: Tensor, offset_N1: Tensor, items: slice) -> Tensor:
+    """The numbers of each item's values, summed, for a chunk of the items, (R, E)."""
+    first, end, _ = items.indices(len(offset_N1) - 1)
+    place = slice(int(offset_N1[first]), int(offset_N1[max(first, end)]))
+    start_R = offset_N1[first:end] - place.start
+    return embedding_bag(code_T[place], value_VE, start_R, mode="sum", per_sample_weights=weight_T[place])

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, embedding_bag
+from torch.nn.functional import embedding, embedding_bag, pad
 
 from paml.data.schema import Field, Kind
 from paml.episodes.features import Features
@@ -78,6 +78,24 @@ class FieldEmbedder(nn.Module):
         """The embeddings of a field's codes."""
         table: Tensor = self.tables[_key(field)]
         return table
+
+    def as_rows(self) -> Tensor:
+        """The embedder as a table: an output is the weighted sum of the rows of its values, field after field.
+
+        A code is a row, of weight 1; in a list of n, of weight n^`list_power`. A number has two rows: the first is
+        weighted by the number, the second by 1.
+        """
+        parts = []
+        for k, field in enumerate(self.fields):
+            table = self.numbers[_key(field)] if field.kind is Kind.NUMERIC else self.table(field)
+            before = 0 if self._summed else k * table.shape[1]
+            parts.append(pad(table, (before, self.width - before - table.shape[1])))
+        return torch.cat(parts) if parts else self.nothing.new_zeros(0, self.width)
+
+    @property
+    def list_power(self) -> float:
+        """p if each value of a list of n has the weight n^p."""
+        return -1.0 if self._pooling == "mean" else -0.5
 
     def share(self, count_n: Tensor, dtype: torch.dtype) -> Tensor:
         """The weight of each value in lists of this length."""

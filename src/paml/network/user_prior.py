@@ -27,7 +27,7 @@ class UserPrior(nn.Module):
     ) -> None:
         """`profile` is a summed embedder of width (D + 1) K, or None; `choice` is G, or 0; `width` is D."""
         super().__init__()
-        self.profile, self._shape = profile, (width + 1, outputs)
+        self.profile, self.width, self._shape = profile, width, (width + 1, outputs)
         initial = torch.randn(choice, (width + 1) * outputs, generator=rng) * 0.1
         self.choice = nn.Parameter(initial) if choice else None
 

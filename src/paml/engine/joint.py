@@ -1,0 +1,174 @@
+"""All members of an ensemble as one problem, for networks of one layer: what a trained model in use computes with.
+
+One new user's arithmetic is tiny, and starting operations is most of the time. So the members lie side by side, and
+each operation runs once for all of them. A row holds everything that its output depends on,
+
+    row  =  [1, item vector, item bias, affinity, context],       out  =  row W
+
+so that a user's layer is one matrix W of E rows: the first holds what all rows share, the user's part and the bias, and
+the rows of the item bias are not adapted. This is the mathematics of `adapt` and `solvers`, with theta, the user prior
+and the offsets in one matrix; a test holds both to the same answers.
+
+Legend: M members, B users, N = M B, all users of the first member first; S support rows, I all items, R some of them,
+D inputs per row, C shared inputs, E entries of a row, K outputs.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+
+@dataclass(frozen=True)
+class JointRate:
+    """The rates of B users for each member: one for each user, or one for each parameter."""
+
+    per_user_MB: Tensor
+    """One number per user, as `Rate.per_user`."""
+    h_MBH: Tensor
+    """The users' embeddings: with the constant 1, the inputs that all rows of a user share."""
+    of_parameters: tuple[Tensor, Tensor] | None = None
+    """For rates per parameter: those of the rows' inputs, (M, D, K), and of the shared ones, (M, C, K)."""
+
+    def inputs(self) -> Tensor:
+        """Rates of the weights of the rows' inputs, (N, 1, 1) or (N, D, K)."""
+        if self.of_parameters is None:
+            return self.per_user_MB.reshape(-1, 1, 1)
+        rows_MDK, _ = self.of_parameters
+        return rows_MDK.repeat_interleave(self.h_MBH.shape[1], dim=0)
+
+    def shared(self) -> Tensor:
+        """How far a gradient of 1 in all rows moves the output, (N, 1, K): rates times squares of shared inputs."""
+        if self.of_parameters is None:
+            squares_MB: Tensor = torch.linalg.vecdot(self.h_MBH, self.h_MBH) + 1
+            return (self.per_user_MB * squares_MB).reshape(-1, 1, 1)
+        _, shared_MCK = self.of_parameters
+        return (pad(self.h_MBH**2, (0, 1), value=1.0) @ shared_MCK).flatten(0, 1).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the entries of a row are: [1, item vector, item bias, affinity, context]."""
+
+    vector: int
+    """Entries of the item vector; of its learned part, if affinities are looked up."""
+    bias: int
+    """K, or 0 for items without biases."""
+    width: int
+    """E"""
+
+    def laid_out(self, shared_N1K: Tensor, bias_NKK: Tensor, inputs_NDK: Tensor) -> Tensor:
+        """A matrix like W from its parts, (N, E, K)."""
+        return torch.cat(
+            [shared_N1K, inputs_NDK[:, : self.vector], bias_NKK[:, : self.bias], inputs_NDK[:, self.vector :]], dim=1
+        )
+
+    def rates(self, rate: JointRate) -> Tensor:
+        """The rate of every entry of W, (N, E, K) or (N, E, 1)."""
+        inputs = rate.inputs().expand(-1, self.width - 1 - self.bias, -1)
+        nothing = inputs.new_zeros(len(inputs), self.bias, inputs.shape[2])
+        return self.laid_out(rate.shared(), nothing, inputs)
+
+    def scales(self, level_M: Tensor) -> Tensor:
+        """What makes a row features of a closed form, (M, E): the constant counts `level`, item biases nothing."""
+        scale_ME = level_M.new_ones(len(level_M), self.width)
+        scale_ME[:, 0] = level_M
+        scale_ME[:, 1 + self.vector : 1 + self.vector + self.bias] = 0.0
+        return scale_ME
+
+
+class JointTable:
+    """The rows of all items, members side by side, without what is looked up (affinity) or given later (context)."""
+
+    def __init__(self, rows_IME: Tensor) -> None:
+        """They are kept twice: item by item, to be looked up, and entry by entry, to be multiplied."""
+        self.rows_IME = on_large_pages(rows_IME)
+        self._entries_MEI = on_large_pages(rows_IME.permute(1, 2, 0))
+        self._each_EI = self._entries_MEI.unbind()
+
+    def __len__(self) -> int:
+        return len(self.rows_IME)
+
+    @property
+    def members(self) -> int:
+        """M"""
+        return self.rows_IME.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Entries of a row that the items determine."""
+        return self.rows_IME.shape[2]
+
+    @property
+    def smallest_chunk(self) -> int:
+        """The least number of items that a chunk should have."""
+        return 1
+
+    def rows(self, index_R: Tensor) -> Tensor:
+        """The rows of some items, (R, M, E)."""
+        rows_RE = self.rows_IME.flatten(1).index_select(0, index_R)
+        return rows_RE.view(len(index_R), self.members, -1)
+
+    def times(self, weights_NEK: Tensor, items: slice = slice(None)) -> Tensor:
+        """Outputs of a chunk of the items for all users, (N, K, R)."""
+        N, E, K = weights_NEK.shape
+        out_MQR = weights_NEK.mT.reshape(self.members, -1, E) @ self._entries_MEI[..., items]
+        return out_MQR.view(N, K, -1)
+
+    def expected(self, weights_NE1: Tensor) -> Tensor:
+        """The mean of all rows under the chances softmax(row W) of all users, (N, E, 1): attention over the items."""
+        N, E, _ = weights_NE1.shape
+        if len(weights_NE1) > self.members:
+            queries_MBE, keys_MIE = weights_NE1.view(self.members, -1, E), self.rows_IME.transpose(0, 1)
+            return scaled_dot_product_attention(queries_MBE, keys_MIE, keys_MIE, scale=1.0).reshape(N, E, 1)
+        p_MI = torch.softmax(self.times(weights_NE1).squeeze(1), dim=1)
+        sum_ME = p_MI.new_empty(N, E)
+        for entries_EI, p_I, sum_E in zip(self._each_EI, p_MI.unbind(), sum_ME.unbind(), strict=True):
+            torch.mv(entries_EI, p_I, out=sum_E)  # a single user: faster than all members in one product
+        return sum_ME.unsqueeze(-1)
+
+
+class JointKnown(NamedTuple):
+    """What is known about the users: their support rows, and what a choice needs to know about all items."""
+
+    rows_NSE: Tensor
+    """Zero where there is no row."""
+    y_NS: Tensor
+    """Targets; of a choice, the rows' weights, zero where there is no row."""
+    count_MB: Tensor
+    """How much a user's rows count together."""
+    columns: Columns
+    table: JointTable
+    spread_MDD: Tensor | None
+    """Of a choice in closed form: the covariance of the item vectors."""
+
+
+class JointSolver(Protocol):
+    """Adapts the weights of all users and members to what is known."""
+
+    def __call__(self, known: JointKnown, weights_NEK: Tensor, rate: JointRate) -> Tensor:
+        """The adapted weights, (N, E, K)."""
+
+
+def on_large_pages(table: Tensor) -> Tensor:
+    """A copy in memory that NumPy asks for, on large pages where the system has them: a table is read a quarter faster.
+
+    Every user reads all of it, and with small pages that means thousands of entries of the page table, too.
+    """
+    if not table.is_cpu:
+        return table.contiguous()
+    empty = torch.from_numpy(np.empty(table.shape, dtype=table.detach()[:0].numpy().dtype))
+    return empty.copy_(table)
+
+
+def outputs(rows_NSE: Tensor, weights_NEK: Tensor) -> Tensor:
+    """rows W, (N, S, K); transposed, since a product with a column is slow."""
+    return (weights_NEK.mT @ rows_NSE.mT).mT
+
+
+def gradient(rows_NSE: Tensor, values_NSK: Tensor) -> Tensor:
+    """rows^T V, (N, E, K); transposed, too."""
+    return (values_NSK.mT @ rows_NSE).mT

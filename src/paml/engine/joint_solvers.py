@@ -1,0 +1,119 @@
+"""The two solvers for all members at once (joint.py): gradient steps, and the closed form.
+
+Legend: M members, B users, N = M B, S support rows, I all items, D entries of an item vector, E entries of a row,
+K outputs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paml.engine.adapt import MIN_VARIANCE
+from paml.engine.heads import Head
+from paml.engine.joint import JointKnown, JointRate, gradient, outputs
+from paml.engine.newton import newton
+
+
+@dataclass(frozen=True)
+class JointSteps:
+    """`GradientSteps` for all members: W - alpha dL/dW, with the loss a sum divided by n + c, times (1 + n)^p."""
+
+    head: Head
+    steps: int
+    pseudo_count_M1: Tensor | None
+    """c; without it, the loss is a mean."""
+    count_power_M1: Tensor | None
+    """p"""
+
+    def __call__(self, known: JointKnown, weights_NEK: Tensor, rate: JointRate) -> Tensor:
+        """The adapted weights, (N, E, K)."""
+        count_MB = known.count_MB
+        if self.pseudo_count_M1 is None:
+            share_MB = 1 / torch.where(count_MB > 0, count_MB, 1.0)
+        else:
+            share_MB = 1 / (count_MB + self.pseudo_count_M1)
+        if self.count_power_M1 is not None:
+            share_MB = share_MB * (1 + count_MB) ** self.count_power_M1
+        rate_NEK = known.columns.rates(rate) * share_MB.reshape(-1, 1, 1)
+        if self.head.over_items:
+            return self._choose(known, weights_NEK, rate_NEK)
+        for _ in range(self.steps):
+            slope_NSK = self.head.row_gradient(outputs(known.rows_NSE, weights_NEK), known.y_NS)
+            weights_NEK = torch.addcmul(weights_NEK, rate_NEK, gradient(known.rows_NSE, slope_NSK), value=-1)
+        return weights_NEK
+
+    def _choose(self, known: JointKnown, weights_NEK: Tensor, rate_NE1: Tensor) -> Tensor:
+        """The rows are all items: the gradient is n E[row] - sum_j k_j row_j."""
+        pulled_NE1 = rate_NE1 * gradient(known.rows_NSE, known.y_NS.unsqueeze(-1))
+        pushed_NE1 = rate_NE1 * known.count_MB.reshape(-1, 1, 1)
+        for _ in range(self.steps):
+            expected_NE1 = known.table.expected(weights_NEK)
+            weights_NEK = torch.addcmul(weights_NEK + pulled_NE1, pushed_NE1, expected_NE1, value=-1)
+        return weights_NEK
+
+
+@dataclass(frozen=True)
+class JointClosedForm:
+    """`ClosedForm` for all members: Newton's method on the last output."""
+
+    head: Head
+    steps: int
+    scale_ME: Tensor
+    """What makes a row features."""
+    count_power_M1: Tensor | None
+
+    def __call__(self, known: JointKnown, weights_NEK: Tensor, rate: JointRate) -> Tensor:
+        """The adapted weights, (N, E, K)."""
+        variance_MB = rate.per_user_MB.clamp(min=MIN_VARIANCE)
+        if self.head.over_items:
+            return self._choose(known, weights_NEK, variance_MB)
+        scale_NE = self.scale_ME.repeat_interleave(variance_MB.shape[1], dim=0)
+        features_NSE = known.rows_NSE * scale_NE.unsqueeze(1)
+        out_NSK = outputs(known.rows_NSE, weights_NEK)
+        variance_N11 = variance_MB.reshape(-1, 1, 1)
+        if self.head.quadratic:
+            d_NE = _ridge(features_NSE, known.y_NS - out_NSK[..., -1], variance_N11)
+        else:
+            found = newton(features_NSE, out_NSK, known.y_NS, self.head, variance_N11, self.steps)
+            assert found is not None, "at least one step"
+            d_NE = found.d_BF
+        weights_NEK = weights_NEK.clone()
+        weights_NEK[..., -1].addcmul_(scale_NE, d_NE)
+        return weights_NEK
+
+    def _choose(self, known: JointKnown, weights_NE1: Tensor, variance_MB: Tensor) -> Tensor:
+        """The rows are all items: d + (n Cov + 1 / alpha)^-1 (sum_j k_j z_j - n E[z] - d / alpha), step by step."""
+        assert known.spread_MDD is not None and self.count_power_M1 is not None, "a head over items"  # noqa: PT018
+        D = known.spread_MDD.shape[1]
+        count_MB = known.count_MB
+        variance_MB = variance_MB * (1 + count_MB) ** self.count_power_M1
+        prior_MBD = (1 / variance_MB).unsqueeze(-1).expand(-1, -1, D)
+        system_MBDD = count_MB[..., None, None] * known.spread_MDD.unsqueeze(1) + torch.diag_embed(prior_MBD)
+        factor_NDD = torch.linalg.cholesky(system_MBDD).flatten(0, 1)
+        vector = slice(1, 1 + D)
+        chosen_ND = gradient(known.rows_NSE, known.y_NS.unsqueeze(-1))[:, vector, 0]
+        count_N1, variance_N1 = count_MB.reshape(-1, 1), variance_MB.reshape(-1, 1)
+        start_NE1, weights_NE1 = weights_NE1, weights_NE1.clone()
+        for _ in range(self.steps):
+            d_ND = (weights_NE1 - start_NE1)[:, vector, 0]
+            mean_ND = known.table.expected(weights_NE1)[:, vector, 0]
+            right_ND = chosen_ND - count_N1 * mean_ND - d_ND / variance_N1
+            weights_NE1[:, vector] += torch.cholesky_solve(right_ND.unsqueeze(-1), factor_NDD)
+        return weights_NE1
+
+
+def _ridge(features_NSE: Tensor, residual_NS: Tensor, variance_N11: Tensor) -> Tensor:
+    """(X^T X + 1 / 2 alpha)^-1 X^T r = X^T (X X^T + 1 / 2 alpha)^-1 r, whichever system is smaller, (N, E).
+
+    One Newton step for a squared error, whose curvature is 2 (newton.py), in fewer operations.
+    """
+    S, E = features_NSE.shape[1:]
+    in_rows = S < E
+    keys, right_N1X = features_NSE, residual_NS.unsqueeze(1)
+    if not in_rows:
+        keys, right_N1X = features_NSE.mT, right_N1X @ features_NSE
+    eye = torch.eye(min(S, E), dtype=features_NSE.dtype)
+    factor = torch.linalg.cholesky(torch.baddbmm(eye * (0.5 / variance_N11), keys, keys.mT))
+    solved_NX1 = torch.cholesky_solve(right_N1X.mT, factor)
+    return (solved_NX1.mT @ features_NSE).squeeze(1) if in_rows else solved_NX1.squeeze(-1)
