@@ -44,14 +44,14 @@ def gains_of(run: paml.Run, ratings: tuple[Rating, ...], rate: float | None = No
     return gains(pairs, block, torch.ones(block.index_BR.shape))[0].numpy()
 
 
-@pytest.mark.parametrize("target", ["rating", "click"])
+@pytest.mark.parametrize("target", ["rating", "click", "choice"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_asks_and_no_gain_is_negative(
-    method: str, target: str, world: paml.Dataset, click_world: paml.Dataset, tmp_path: Path
+    method: str, target: str, world: paml.Dataset, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    data = world if target == "rating" else click_world
+    data = world if target == "rating" else request.getfixturevalue(f"{target}_world")
     run = paml.train(data, method, out=tmp_path / "run", epochs=1, ensemble_size=1)
-    ratings = tuple(Rating(rating.item, float(rating.value > 3)) for rating in ANSWERS)
+    ratings = tuple(Rating(rating.item, float(rating.value > 3 or target == "choice")) for rating in ANSWERS)
     ratings = ANSWERS if target == "rating" else ratings
     gain_I = gains_of(run, ratings)
     assert np.isfinite(gain_I).all()

@@ -13,12 +13,14 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from benchmarks.attack.forge import forge_run
 
 import paml
 from paml.cli import main
 from paml.engine.heads import on_scale
 from paml.episodes.batches import Loader
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Known, Tasks
+from paml.errors import Again, InputError, SettingsError
 from paml.evaluation.scoring import predict_rows
 from paml.methods.registry import METHODS
 from paml.recommend.preference import By
@@ -105,7 +107,31 @@ def test_recommendations_are_the_highest_scores(run: paml.Run, by: By) -> None:
     assert {one.item for one in user.recommend(5, among=["3", "20", "21"])} == {"20", "21"}
 
 
-@pytest.mark.parametrize("target", ["rating", "click"])
+@pytest.mark.parametrize("method", METHODS)
+def test_lists_of_choices_are_those_of_evaluation(method: str, run_of: RunOf) -> None:
+    run = run_of("choice", method)
+    data = run.data()
+    new_users, _, users = new_users_of(data, 10)
+    batch = next(Tasks.of(data, "test").part(0, len(users)).stored(len(users)))
+    for by in ("preference", "choice"):
+        expected_BI = run.rank(data, by)(Known(batch.user_B, batch.support))[np.argsort(batch.user_B)]
+        found = [user.scores(by=by) for user in run.predictor.adapt_many(new_users)]
+        expected = (expected_BI if by == "preference" else torch.log_softmax(expected_BI, dim=1)).numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    with pytest.raises(SettingsError, match="only ranks and predicts no ratings"):
+        run.adapt().predict(["3"])
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 3, "x", float("nan")])
+def test_strengths_that_no_choice_has_are_refused(value: object, run_of: RunOf) -> None:
+    run = run_of("choice", "melu")
+    assert run.settings.data_schema.target.high == 2
+    with pytest.raises(InputError, match=r"item '3' has the strength .*; expected a number from 1 to 2"):
+        run.adapt(ratings=[Rating("3", value)])  # type: ignore[arg-type]
+    assert run.adapt(ratings={"3": 2}).recommend(1)
+
+
+@pytest.mark.parametrize("target", ["rating", "click", "choice"])
 @pytest.mark.parametrize("method", METHODS)
 def test_reasons_sum_to_what_the_ratings_changed(target: str, method: str, run_of: RunOf) -> None:
     run = run_of(target, method)
@@ -187,9 +213,9 @@ def test_an_incomplete_or_damaged_run_is_refused(name: str, run: paml.Run, tmp_p
     shutil.copytree(run.path, copy)
     (copy / name).write_bytes(b"PAR1")
     with pytest.raises(paml.FormatError, match=name.partition(".")[0]):
-        paml.load(copy).adapt()
+        paml.load(copy)
     (copy / name).unlink()
-    with pytest.raises(paml.FormatError, match=r"is incomplete|has not finished"):
+    with pytest.raises(paml.FormatError, match=r"is missing|has not finished"):
         paml.load(copy)
 
 
@@ -198,15 +224,20 @@ def test_a_run_of_another_version_or_with_other_items_is_refused(run: paml.Run, 
     shutil.copytree(run.path, copy)
     items = pl.read_parquet(copy / "catalogue.parquet")
     items.head(3).write_parquet(copy / "catalogue.parquet")
+    forge_run(copy)
     with pytest.raises(paml.FormatError, match="has 3 items, the run 80; train again"):
         paml.load(copy).adapt()
     items.drop("genre").write_parquet(copy / "catalogue.parquet")
+    forge_run(copy)
     with pytest.raises(paml.FormatError, match="has no column 'genre'"):
         paml.load(copy).adapt()
     settings = copy / "settings.json"
-    settings.write_text(settings.read_text().replace('"format": 4', '"format": 3'))
-    with pytest.raises(paml.FormatError, match="is of format 3, and this version reads format 4; train again"):
+    settings.write_text(settings.read_text().replace('"format": 5', '"format": 4'))
+    with pytest.raises(paml.FormatError, match="is of format 4, and this version reads format 5; train again") as error:
         paml.load(copy)
+    assert error.value.again == Again(
+        ["train", run.settings.data_path], {"method": "ridge", "recipe": "tuned", "seed": 0, "out": f"{copy}-new"}
+    )
 
 
 def test_the_data_set_is_not_needed(tmp_path: Path) -> None:
@@ -266,7 +297,8 @@ def test_large_catalogues_are_scored_in_chunks(run: paml.Run, monkeypatch: pytes
     new_users, queries, _ = new_users_of(run.data(), 5)
     whole = [user.scores() for user in run.predictor.adapt_many(new_users, score=True)]
     some = [user.predict(items) for user, items in zip(run.predictor.adapt_many(new_users), queries, strict=True)]
-    monkeypatch.setattr("paml.recommend.predictor.CELLS_AT_ONCE", 500)
+    for path in ("members", "plan"):
+        monkeypatch.setattr(f"paml.recommend.{path}.CELLS_AT_ONCE", 500)
     users = run.predictor.adapt_many(new_users, score=True)
     np.testing.assert_allclose([user.scores() for user in users], whole, atol=1e-6)
     for user, items, expected in zip(run.predictor.adapt_many(new_users), queries, some, strict=True):

@@ -102,6 +102,8 @@ def test_an_item_that_nobody_rated_is_described_by_its_content(tmp_path: Path) -
         ({}, {"film 27": 3}, r"there is no item 'film 27'; expected an id such as '26' \(Film 27\)"),
         ({}, {"3": 6}, "item '3' has the rating 6; expected a number from 1 to 5"),
         ({}, {"3": 0.99}, "item '3' has the rating 0.99"),
+        ({}, {"3": 2.5}, "item '3' has the rating 2.5; expected a number from 1 to 5 in steps of 1"),
+        ({}, {"3": 4, "7": 4.999}, "item '7' has the rating 4.999"),
         ({}, {"3": float("nan")}, "item '3' has the rating nan"),
         ({}, {"3": float("-inf")}, "item '3' has the rating -inf"),
         ({}, {"3": 10**400}, "item '3' has the rating 1000"),
@@ -129,7 +131,8 @@ def test_invalid_input_is_named(run: paml.Run, profile: Any, ratings: Any, messa
 def test_errors_have_their_parts(run: paml.Run) -> None:
     with pytest.raises(paml.InputError) as raised:
         run.adapt(ratings={"3": 9})
-    assert (raised.value.field, raised.value.value, raised.value.expected) == ("value", "9", "a number from 1 to 5")
+    wanted = ("value", "9", "a number from 1 to 5 in steps of 1")
+    assert (raised.value.field, raised.value.value, raised.value.expected) == wanted
     with pytest.raises(paml.UnknownItem) as unknown:
         run.adapt().predict(["80"])
     assert unknown.value.item == "80"

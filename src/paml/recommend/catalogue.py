@@ -17,11 +17,11 @@ from paml.data.dataset import Dataset, Vocabulary
 from paml.data.schema import Kind, Schema
 from paml.episodes.features import Features, FeatureTable, InputSpec
 from paml.errors import SettingsError, UnknownItem
-from paml.files import read_table, write_table
+from paml.files import Listed, read_table, write_table
 from paml.recommend.familiarity import Familiarity, fit_familiarity
 
 COUNT, SHARE, VECTOR = "_ratings", "_share", "_vector"  # no field can have these names
-MAX_QUERY_LENGTH = 200  # further characters of a search are ignored
+MAX_QUERY_LENGTH, MAX_WORDS = 200, 12  # further characters and words of a search are ignored
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,13 @@ class Catalogue:
         )
 
     @classmethod
-    def load(cls, path: Path, schema: Schema) -> "Catalogue":
-        """Read what `write_catalogue` wrote."""
+    def load(cls, path: Path, expected: Listed, schema: Schema) -> "Catalogue":
+        """Read what `write_catalogue` wrote, as it was recorded then."""
         columns = ("item", COUNT, SHARE, VECTOR, *(field.name for field in schema.item))
-        return cls(read_table(path, columns, "train again"), schema)
+        return cls(read_table(path, expected, columns, "train again"), schema)
+
+    def __repr__(self) -> str:
+        return f"Catalogue({len(self):,} items)"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,14 +96,15 @@ class Catalogue:
     def search(self, text: str, limit: int = 20) -> list[CatalogueItem]:
         """Items whose title or id contains all words of `text`, ignoring case and accents; best-known first.
 
-        The item with exactly this id comes before all others; an empty text finds all items.
+        The item with exactly this id comes before all others; an empty text finds all items. Of a long text only the
+        first words count.
         """
         if limit < 1:
             raise SettingsError(f"search limit {limit}", remedy="expected 1 or more")
-        words = pl.select(_plain(pl.lit(text[:MAX_QUERY_LENGTH]))).item().split()
+        words = dict.fromkeys(pl.select(_plain(pl.lit(text[:MAX_QUERY_LENGTH]))).item().split()[:MAX_WORDS])
         found = self._known_first
-        if words:
-            found = found.filter(pl.all_horizontal(pl.col("text").str.contains(word, literal=True) for word in words))
+        for word in sorted(words, key=len, reverse=True):  # the longest first: each looks only at what others left
+            found = found.filter(pl.col("text").str.contains(word, literal=True))
         rows = found["row"].head(limit).to_list()
         exact = self._row.get(text.strip())
         if exact is not None:

@@ -33,7 +33,7 @@ from paml.engine.heads import Head
 from paml.engine.layers import SharedLayer
 from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.methods.learner import Adapted, Learner
-from paml.recommend.preference import Preference, link_weights, profile_share
+from paml.recommend.preference import Preference, link_weights, profile_share, rating_weight
 
 POINTS = 8  # between the old and the new outputs, at which the head's slope is taken
 
@@ -48,8 +48,17 @@ class Reason:
     effect: float
 
 
-def effects_on_rating(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
-    """What each support row of the single adapted user added to the predictions of the block's rows, (R, S)."""
+def effects_on_rating(parts: Sequence[tuple[Learner, Adapted]], block: QueryBlock) -> Tensor:
+    """What each support row of the single user, adapted by each member, added to predictions of the block, (R, S)."""
+    head = parts[0][0].head
+    effect_RS = torch.stack([_effects_on_member(learner, adapted, block) for learner, adapted in parts]).mean(dim=0)
+    after = [head.predict(learner.outputs(adapted, block))[0] for learner, adapted in parts]
+    after_R = torch.stack(after).mean(dim=0)
+    return effect_RS * _secant_of_finish(head, after_R - effect_RS.sum(dim=1), after_R).unsqueeze(1)
+
+
+def _effects_on_member(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
+    """The same for one member, before predictions are finished."""
     embedded = adapted.embedded
     x = learner.network.first_input(embedded, block)
     theta, layers = learner.network.decision.theta(), adapted.adaptation.layers
@@ -124,11 +133,13 @@ def effects_on_preference(
     choice_RS: Tensor,
     log_p_I: Tensor,
     rating_RS: Tensor | None,
+    rating_R: Tensor | None,
 ) -> Tensor:
     """What each support row of a single user added to the preference for some items, (R, S).
 
-    `choice_RS` and `rating_RS` are the effects on its parts, `log_p_I` the log chances of the user's profile without
-    any rating. That popularity by profile counts less the more is known is every row's doing alike.
+    `choice_RS` and `rating_RS` are the effects on its parts, `log_p_I` and `rating_R` the log chances and the predicted
+    ratings of the user's profile without any rating. That popularity by profile counts less the more is known, and the
+    predicted rating more, is every row's doing alike.
     """
     blend, support = preference.blend, batch.support
     count_11 = support.mask_BR.sum(dim=1, keepdim=True)
@@ -136,10 +147,14 @@ def effects_on_preference(
     log_q_R = preference.log_shares(batch.users)[0, index_R]
     effect_RS = (1 - share) * choice_RS
     shift_R = (share_before - share) * (log_p_I[index_R] - log_q_R)
+    if rating_RS is not None and rating_R is not None:
+        weight_11 = rating_weight(blend, count_11)
+        effect_RS = effect_RS + weight_11 * rating_RS
+        shift_R = shift_R + weight_11[0] * rating_R
     effect_RS = effect_RS + shift_R.unsqueeze(-1) / choice_RS.shape[1]
     for linked_RS, weight_11 in zip(preference.links(support, index_R), link_weights(blend, count_11), strict=True):
         effect_RS = effect_RS + weight_11 * linked_RS
-    return effect_RS if rating_RS is None else effect_RS + blend.rating * rating_RS
+    return effect_RS
 
 
 def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:
@@ -147,6 +162,17 @@ def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:
     moved = new - old
     still = moved == 0
     return torch.where(still, (old > 0).to(old.dtype), (new.relu() - old.relu()) / moved.masked_fill(still, 1.0))
+
+
+def _secant_of_finish(head: Head, old_R: Tensor, new_R: Tensor) -> Tensor:
+    """(finish(new) - finish(old)) / (new - old), and the derivative where nothing moved."""
+    with torch.enable_grad():
+        point_R = new_R.clone().requires_grad_()
+        (slope_R,) = torch.autograd.grad(head.finish(point_R).sum(), point_R)
+    moved_R = new_R - old_R
+    still_R = moved_R.abs() < 1e-6
+    secant_R = (head.finish(new_R) - head.finish(old_R)) / moved_R.masked_fill(still_R, 1.0)
+    return torch.where(still_R, slope_R, secant_R)
 
 
 def _secant_of_head(head: Head, old_RK: Tensor, new_RK: Tensor) -> Tensor:

@@ -1,13 +1,14 @@
 """A trained model in use: it takes what is known about a new user, and returns a user who predicts and ranks items.
 
-Everything that does not depend on the user is computed once per member: every item's vector (for affinity, every
-value's) and its products with theta. Users are adapted by the learners' `adapt`, as in training and evaluation, any
-number in one call. Nothing changes after loading, so threads may share a predictor and its users.
+Everything that does not depend on the user is computed once: every item's vector (for affinity, every value's). A
+network of one layer is compiled into a plan (plan.py), which answers one user in about a millisecond; others adapt by
+the learners' own `adapt` (members.py), as in training and evaluation. Either way any number of users in one call.
+Nothing changes after loading, so threads may share a predictor and its users.
 
 Legend: B users, I all items, R rows, S support rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,16 +16,24 @@ from torch import Tensor
 from paml.data.dataset import Vocabulary
 from paml.data.schema import Schema, Target
 from paml.episodes.batches import QueryBlock, SupportBatch
-from paml.episodes.features import Features
-from paml.methods.learner import Adapted, Ensemble
+from paml.methods.learner import Ensemble
 from paml.recommend.catalogue import Catalogue
+from paml.recommend.members import AdaptedUsers, Member, Members
+from paml.recommend.ordering import Ordering
+from paml.recommend.plan import Plan, PlannedUsers
 from paml.recommend.preference import By, Preference, orders
 from paml.recommend.rate_profile import ReferenceUsers
-from paml.recommend.requests import Encoding, NewUser, ProfileField, Rating, Values
-from paml.recommend.stacked import MAX_USERS, Member, Stack
-from paml.recommend.user import User
-
-CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when many rows are scored
+from paml.recommend.requests import (
+    EncodedUser,
+    Encoding,
+    NewUser,
+    ProfileField,
+    Ratings,
+    Values,
+    as_profile,
+    as_ratings,
+)
+from paml.recommend.user import Scores, User
 
 
 class Predictor:
@@ -47,23 +56,34 @@ class Predictor:
         major_above: int = 2,
         choice: Ensemble | None = None,
         preference: Preference | None = None,
+        rate_label: str = "learning rate",
     ) -> None:
+        """`rate_label` says what a user's own rate is."""
         self.catalogue, self.reference_users, self.preference = catalogue, reference_users, preference
+        self.rate_label = rate_label
         self.rates = not ensemble.members[0].head.over_items
         """Whether it predicts ratings or clicks; otherwise it only ranks."""
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
-        self._features, self._item_I = catalogue.features(ensemble.inputs, vocabulary)
-        members = tuple(Member.of(learner, self._features, self._item_I) for learner in ensemble.members)
-        self._stack = Stack(members) if Stack.suits(members) else None
-        self.members = members if self._stack is None else self._stack.members
-        outputs = max(weights.rows_DK.shape[1] for weights in members[0].learner.network.decision.theta())
-        table = members[0].table
-        self._row_width, self._chunk_width = (max(width, outputs) for width in (table.width, table.vectors_ND.shape[1]))
+        features, item_I = catalogue.features(ensemble.inputs, vocabulary)
+        members = tuple(Member.of(learner, features, item_I) for learner in ensemble.members)
+        self.plan = Plan(members) if Plan.suits(members[0].learner) else None
+        """What answers, if the networks have one layer."""
+        self.general = Members(members if self.plan is None else self.plan.members, features, item_I, self.encoding)
+        """What answers otherwise, and knows the steps of adapting."""
+        self.ordering = None if preference is None else Ordering(preference)
         self.choice = None
         if choice is not None:
             self.choice = Predictor(choice, schema, vocabulary, catalogue, reference_users, major_above=major_above)
         self.adapt()  # the first search builds AT-PAML's index: do it now, not while threads share it
+
+    def __repr__(self) -> str:
+        return f"Predictor({len(self.members)} members, {len(self.catalogue):,} items, by {', '.join(self.orders)})"
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The ensemble's members."""
+        return self.general.members
 
     @property
     def chooses(self) -> bool:
@@ -80,16 +100,12 @@ class Predictor:
         """The fields that a profile may have, with their known values."""
         return self.encoding.fields
 
-    def adapt(
-        self, profile: Values | None = None, ratings: Mapping[str, float] | Sequence[Rating] | None = None
-    ) -> User:
+    def adapt(self, profile: Values | None = None, ratings: Ratings | None = None) -> User:
         """Adapt to one user: `profile` has values by field name, `ratings` values by item; see `adapt_many`.
 
         >>> user = run.predictor.adapt(profile={"gender": "F", "age": 25}, ratings={"3": 5, "7": 2})
         """
-        if isinstance(ratings, Mapping):
-            ratings = [Rating(item, value) for item, value in ratings.items()]
-        return self.adapt_many([NewUser(profile or {}, tuple(ratings or ()))])[0]
+        return self.adapt_many([NewUser(as_profile(profile), as_ratings(ratings))])[0]
 
     @torch.inference_mode()
     def adapt_many(self, new_users: Sequence[NewUser], *, score: bool = False) -> list[User]:
@@ -100,77 +116,59 @@ class Predictor:
         """
         if not new_users:
             return []
-        batch = self.batch(new_users)
-        stack = self._stack_for(len(new_users))
-        adapted = [member.adapt(batch) for member in self.members] if stack is None else stack.adapt(batch)
-        rates = [one.rate.per_user(len(new_users)) for one in adapted]
-        rate_B = torch.stack(rates).mean(dim=0).tolist()
-        score_BI = self.score_all(adapted) if score else None
-        choosers = [None] * len(new_users) if self.choice is None else self.choice.adapt_many(new_users, score=score)
+        encoded = [self.encoding.encode(new_user) for new_user in new_users]
+        adapted = self.adapted(encoded)
+        rate_B = adapted.rate_B.tolist()
+        score_BI = self._scores(encoded, adapted) if score else [Scores()] * len(encoded)
         return [
-            User(
-                self,
-                new_user,
-                tuple(one.of(slice(b, b + 1)) for one in adapted),
-                rate_B[b],
-                self.encoding.group(new_user.profile),
-                None if score_BI is None else score_BI[b],
-                chooser,
-            )
-            for b, (new_user, chooser) in enumerate(zip(new_users, choosers, strict=True))
+            User(self, new_user, encoded[b], adapted.of(b), rate_B[b], scores)
+            for b, (new_user, scores) in enumerate(zip(new_users, score_BI, strict=True))
         ]
+
+    def _scores(self, encoded: Sequence[EncodedUser], adapted: AdaptedUsers | PlannedUsers) -> list[Scores]:
+        """Everything that lists of these users may be ordered by."""
+        score_BI = self.score_all(adapted)
+        if not self.chooses:
+            return [Scores(output_I=score_I) for score_I in score_BI]
+        chosen_BI, chooser = score_BI, self.choice
+        if chooser is not None:
+            chosen_BI = chooser.score_all(chooser.adapted(encoded))
+        log_p_BI = torch.log_softmax(chosen_BI, dim=1)
+        preference_BI = self.preferred(encoded, log_p_BI, score_BI if self.rates else None)
+        parts = zip(score_BI, log_p_BI, preference_BI, strict=True)
+        return [Scores(output_I, log_p_I, preference_I) for output_I, log_p_I, preference_I in parts]
+
+    def adapted(self, encoded: Sequence[EncodedUser]) -> AdaptedUsers | PlannedUsers:
+        """New users, adapted."""
+        return self.general.adapt(encoded) if self.plan is None else self.plan.adapt(encoded)
+
+    def preferred(self, encoded: Sequence[EncodedUser], log_p_BI: Tensor, rating_BI: Tensor | None) -> Tensor:
+        """What lists are ordered by in a run that knows about choice, (B, I)."""
+        assert self.ordering is not None, "a run that knows about choice"
+        return self.ordering.score(encoded, log_p_BI, rating_BI)
 
     def batch(self, new_users: Sequence[NewUser]) -> SupportBatch:
         """The new users as the engine's input; rows refer to all items of the catalogue."""
-        return SupportBatch(
-            users=self.encoding.users([new_user.profile for new_user in new_users]),
-            items=self._features,
-            item_N=self._item_I,
-            support=self.encoding.support(new_users),
-        )
-
-    @torch.inference_mode()
-    def score(self, adapted: Sequence[Adapted], index_R: Tensor, context: Values | None) -> Tensor:
-        """Predictions for the same items in the same context for all users, one `Adapted` per member, (B, R)."""
-        pairs = [*zip(self.members, adapted, strict=True)]
-        users, step = len(adapted[0].embedded.h_BH), self._rows_at_once(adapted, self._row_width)
-        blocks = [self.block(part, context, users) for part in torch.split(index_R, step)]
-        outputs = (torch.stack([member.learner.outputs(one, block) for member, one in pairs]) for block in blocks)
-        parts = [self._mean(out_MBRK) for out_MBRK in outputs]
-        return torch.cat(parts, dim=1) if parts else torch.zeros(users, 0)
-
-    @torch.inference_mode()
-    def score_all(self, adapted: Sequence[Adapted], context: Values | None = None) -> Tensor:
-        """The same for all items of the catalogue, (B, I): one product for all users instead of many."""
-        encoded = self.encoding.context([context or {}])
-        step = max(self._rows_at_once(adapted, self._chunk_width), self.members[0].table.smallest_chunk)
-        chunks = [slice(start, start + step) for start in range(0, len(self.catalogue), step)]
-        parts = [self._mean(self._outputs_of_all(adapted, items, encoded)) for items in chunks]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return self.general.batch([self.encoding.encode(new_user) for new_user in new_users])
 
     def block(self, index_R: Tensor, context: Values | None, users: int = 1) -> QueryBlock:
         """Items to predict, the same for all users, in the same context."""
-        index_BR = index_R.expand(users, -1)
-        encoded = self.encoding.context([context or {}])
-        return QueryBlock(index_BR, encoded and encoded.repeated(index_BR.numel()))
+        return self.general.block(index_R, self.encoding.context(context), users)
 
-    def _outputs_of_all(self, adapted: Sequence[Adapted], items: slice, context: Features | None) -> Tensor:
-        """(M, B, R, K)"""
-        stack = self._stack_for(len(adapted[0].embedded.h_BH))
-        if stack is not None:
-            return stack.outputs_of_all(adapted, items, context)
-        pairs = zip(self.members, adapted, strict=True)
-        return torch.stack([member.learner.outputs_of_all(one, items, context) for member, one in pairs])
+    @torch.inference_mode()
+    def score(self, users: AdaptedUsers | PlannedUsers, index_R: Tensor, context: Values | None = None) -> Tensor:
+        """Predictions for the same items in the same context for all users, (B, R)."""
+        looked_up = self.encoding.context(context)
+        if isinstance(users, AdaptedUsers):
+            return self.general.score(users, index_R, looked_up)
+        assert self.plan is not None, "users adapted by this predictor"
+        return self.plan.score(users, index_R, looked_up)
 
-    def _mean(self, out_MBRK: Tensor) -> Tensor:
-        """The members' predictions from their outputs, averaged; all members have the same head."""
-        predicted: Tensor = self.members[0].learner.head.predict(out_MBRK.flatten(0, 1))
-        return predicted.view(out_MBRK.shape[:3]).mean(dim=0)
-
-    def _rows_at_once(self, adapted: Sequence[Adapted], width: int) -> int:
-        users, support = len(adapted[0].embedded.h_BH), adapted[0].embedded.batch.support.index_BR.shape[1]
-        together = 1 if self._stack_for(users) is None else len(self.members)
-        return max(1, CELLS_AT_ONCE // (together * users * max(width, support)))
-
-    def _stack_for(self, users: int) -> Stack | None:
-        return self._stack if users <= MAX_USERS else None
+    @torch.inference_mode()
+    def score_all(self, users: AdaptedUsers | PlannedUsers, context: Values | None = None) -> Tensor:
+        """The same for all items of the catalogue, (B, I)."""
+        looked_up = self.encoding.context(context)
+        if isinstance(users, AdaptedUsers):
+            return self.general.score_all(users, looked_up)
+        assert self.plan is not None, "users adapted by this predictor"
+        return self.plan.score_all(users, looked_up)

@@ -1,11 +1,12 @@
 """What a list is ordered by: how likely a user chooses an item, what goes with what, and what the user would say of it.
 
-    score_j  =  (1 - s) log p_j + s log q_j + f h / (n + h) sum_i x_i F_ij + m n / (n + h) sum_i x_i M_ij + c r_j
+    score_j  =  (1 - s) log p_j + s log q_j + f h / (n + h) sum_i x_i F_ij + n / (n + h) (m sum_i x_i M_ij + c r_j)
 
 for a user with n known rows: p_j is the chance of a choice (the choice part of a run), q_j the item's share of what
 training users with such a profile liked, s = s_0 / (1 + n); F and M are weights between items (a linear autoencoder,
 engine/autoencoder.py, with much dropout for few known rows and with little for many), x_i the weights of the user's
-rows; r_j is the predicted rating. The numbers s_0, f, m and c are chosen on validation users (training/preference.py).
+rows; r_j is the predicted rating, which says more about the item than about the user as long as little is known. The
+numbers s_0, f, m and c are chosen on validation users (training/preference.py).
 
 Legend: B users, S support rows, I items, K items that the weights between items cover, V values of profile fields.
 """
@@ -29,7 +30,7 @@ By = Literal["preference", "choice", "rating"]
 """What a list may be ordered by."""
 Outputs = Callable[[SupportBatch], tuple[Tensor, Tensor | None]]
 """From a batch over all items to the outputs of the choice part and the predicted ratings, (B, I) each."""
-HALF = 15  # known rows at which both weights between items count the same
+HALF = 15  # known rows at which what is for few and what is for many count half each
 
 
 class Blend(Settings):
@@ -38,7 +39,7 @@ class Blend(Settings):
     profile: float = Field(0.0, ge=0, le=1, description="s_0, weight of popularity by profile without known rows")
     few: float = Field(0.0, ge=0, description="f, weight of what goes with what, for few known rows")
     many: float = Field(0.0, ge=0, description="m, the same for many")
-    rating: float = Field(0.0, ge=0, description="c, weight of the predicted rating")
+    rating: float = Field(0.0, ge=0, description="c, weight of the predicted rating, for many known rows")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Parts:
         for part_BI, weight_B1 in zip((self.few_BI, self.many_BI), link_weights(blend, count_B1), strict=True):
             if part_BI is not None:
                 score_BI = score_BI + weight_B1 * part_BI
-        return score_BI if self.rating_BI is None else score_BI + blend.rating * self.rating_BI
+        return score_BI if self.rating_BI is None else score_BI + rating_weight(blend, count_B1) * self.rating_BI
 
 
 def profile_share(blend: Blend, count_B1: Tensor) -> Tensor:
@@ -73,6 +74,11 @@ def profile_share(blend: Blend, count_B1: Tensor) -> Tensor:
 def link_weights(blend: Blend, count_B1: Tensor) -> tuple[Tensor, Tensor]:
     """f h / (n + h) and m n / (n + h)"""
     return blend.few * HALF / (count_B1 + HALF), blend.many * count_B1 / (count_B1 + HALF)
+
+
+def rating_weight(blend: Blend, count_B1: Tensor) -> Tensor:
+    """c n / (n + h)"""
+    return blend.rating * count_B1 / (count_B1 + HALF)
 
 
 class Preference(nn.Module):
@@ -86,7 +92,7 @@ class Preference(nn.Module):
     log_share_I: Tensor
     lift_VI: Tensor
     loss_V: Tensor
-    _place_I: Tensor
+    place_I: Tensor
     """Where an item is among the covered ones; -1 if it is not."""
 
     def __init__(self, schema: Schema, vocabulary: dict[str, int], tensors: dict[str, Tensor], blend: Blend) -> None:
@@ -101,7 +107,12 @@ class Preference(nn.Module):
             self.register_buffer(name, tensor.float() if tensor.is_floating_point() else tensor)
         place_I = torch.full((len(self.log_share_I),), -1)
         place_I[self.item_K] = torch.arange(len(self.item_K))
-        self.register_buffer("_place_I", place_I, persistent=False)
+        self.register_buffer("place_I", place_I, persistent=False)
+
+    @property
+    def fields(self) -> list[tuple[tuple[str, Kind], int]]:
+        """The profile fields that popularity depends on, and where each one's rows of lifts begin."""
+        return [*zip(self._fields, self._starts, strict=True)] if len(self.lift_VI) else []
 
     @property
     def links_items(self) -> bool:
@@ -136,7 +147,7 @@ class Preference(nn.Module):
 
     def links(self, block: RowBlock, index_R: Tensor) -> tuple[Tensor, Tensor]:
         """x_i F_ij and x_i M_ij for the rows i of a single user and some items j, (R, S) each."""
-        place_S, place_R = self._place_I[block.index_BR[0]], self._place_I[index_R]
+        place_S, place_R = self.place_I[block.index_BR[0]], self.place_I[index_R]
         known_RS = (place_R >= 0).unsqueeze(-1) & (place_S >= 0) & self.links_items
         if not self.links_items:
             zeros_RS = torch.zeros(known_RS.shape)
@@ -151,15 +162,14 @@ class Preference(nn.Module):
         """sum_i x_i W_ij over the rows i of each user, for all items j, (B, I)."""
         if len(block.index_BR) > 1:
             return self._spread_out(self.histories(block) @ weight_KK)
-        place_S = self._place_I[block.index_BR[0]]  # few rows of the matrix instead of all
+        place_S = self.place_I[block.index_BR[0]]  # few rows of the matrix instead of all
         x_S = self.row_weights(block)[0] * (place_S >= 0)
         return self._spread_out((x_S @ weight_KK[place_S]).unsqueeze(0))
 
     def log_shares(self, users: Features) -> Tensor:
         """log q: popularity among training users with the same values in their profiles, (B, I)."""
         log_q_BI = self.log_share_I.repeat(users.count, 1)
-        counted = self._fields if len(self.lift_VI) else ()
-        for (name, kind), start in zip(counted, self._starts, strict=bool(counted)):
+        for (name, kind), start in self.fields:
             if kind is Kind.MULTI:
                 log_q_BI += _mean_of_lists(self.lift_VI - self.loss_V.unsqueeze(1), start, *users.lists[name])
             else:

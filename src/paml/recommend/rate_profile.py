@@ -13,13 +13,14 @@ import torch
 from paml.data.dataset import Dataset
 from paml.episodes.features import FeatureTable
 from paml.errors import FormatError
-from paml.files import read_table, write_table
+from paml.files import Listed, read_table, write_table
 from paml.methods.learner import Ensemble
 
 MAX_USERS = 10_000
 USERS_AT_ONCE = 1024
 BINS = 20
 SIMILAR = 10
+EQUAL = 0.01  # share of the largest rate within which rates are practically the same
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class RateProfile:
     minor: tuple[int, ...]
     similar: dict[str, int]
     """Groups of the reference users with the nearest embeddings."""
+    equal: bool
+    """Whether all rates are practically the same, so that there is nothing to compare."""
 
 
 class ReferenceUsers:
@@ -46,16 +49,18 @@ class ReferenceUsers:
         self._sorted_P = np.sort(rate_P)
         low, high = float(rate_P.min()), float(rate_P.max())
         # at least a hundredth of the rates' size: a fixed rate is one value, and personal rates may hardly differ
-        wider = max(0.01 * max(abs(high), 1e-6) - (high - low), 0.0) / 2
+        least = EQUAL * max(abs(high), 1e-6)
+        self._equal = high - low <= least
+        wider = max(least - (high - low), 0.0) / 2
         self._edges = np.linspace(low - wider, high + wider, BINS + 1)
         self._major, self._minor = (
             tuple(np.histogram(rate_P[group], self._edges)[0].tolist()) for group in (major_P, ~major_P)
         )
 
     @classmethod
-    def load(cls, path: Path, width: int) -> "ReferenceUsers":
+    def load(cls, path: Path, expected: Listed, width: int) -> "ReferenceUsers":
         """Read what `write_reference_users` wrote; `width` is that of the first member's user embeddings."""
-        table = read_table(path, ("group", "rate", "h"), "train again")
+        table = read_table(path, expected, ("group", "rate", "h"), "train again")
         h_PH = np.array(table["h"].to_list(), dtype=np.float32).reshape(len(table), -1)
         if not len(table) or h_PH.shape[1] != width:
             raise FormatError(f"does not have {width} numbers per user", where=path, remedy="train again")
@@ -74,6 +79,7 @@ class ReferenceUsers:
             major=self._major,
             minor=self._minor,
             similar={"major": major, "minor": len(near) - major},
+            equal=self._equal,
         )
 
 

@@ -7,24 +7,26 @@ Legend: I all items, R rows, S support rows; one user.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paml.errors import SettingsError
-from paml.methods.learner import Adapted
+from paml.errors import SettingsError, shortened
 from paml.recommend.elicitation import MAX_MEMBERS, Question, best_question
 from paml.recommend.explain import Reason, effects_on_choice, effects_on_preference, effects_on_rating
+from paml.recommend.members import AdaptedUsers
+from paml.recommend.plan import PlannedUsers
 from paml.recommend.preference import By, check_order
 from paml.recommend.rate_profile import RateProfile
-from paml.recommend.requests import Group, NewUser, Values
+from paml.recommend.requests import EncodedUser, Group, NewUser, Values
 
 if TYPE_CHECKING:
     from paml.recommend.predictor import Predictor
 
+SHOWN_FIELDS = 6  # of a profile, in a user's text
 RATING_BYTES = 300  # size of a rating as Python objects, roughly
 
 
@@ -42,6 +44,17 @@ class Recommendation:
     """The chance that the next item that the user chooses is this one, if the run knows about choice."""
 
 
+@dataclass
+class Scores:
+    """What is known about all items for one user, (I) each, computed when it is first needed."""
+
+    output_I: Tensor | None = None
+    """Predictions or, in a run that only ranks, outputs of the choice."""
+    log_p_I: Tensor | None = None
+    """Log chances of being chosen."""
+    preference_I: Tensor | None = None
+
+
 class User:
     """A user to whom the model has adapted; made by a predictor, and never changed, except that scores are cached.
 
@@ -57,23 +70,24 @@ class User:
         self,
         predictor: "Predictor",
         new_user: NewUser,
-        adapted: tuple[Adapted, ...],
+        encoded: EncodedUser,
+        adapted: AdaptedUsers | PlannedUsers,
         rate: float,
-        group: Group | None,
-        score_I: Tensor | None = None,
-        choice: "User | None" = None,
+        scores: "Scores",
     ) -> None:
-        """`adapted` is the adapted model of each member, `score_I` the predictions for all items, if they are known.
-
-        `choice` is the same user for the run's choice part.
-        """
+        """`encoded` is the new user, looked up, `adapted` the adapted model, `scores` what is known of all items."""
         self.predictor, self.new_user, self.adapted = predictor, new_user, adapted
         self.rate = rate
         """The user's own learning rate: the mean over members and, for rates per parameter, over parameters."""
-        self.group = group
+        self.group: Group | None = predictor.encoding.group(new_user.profile)
         """Whether this is a major or a minor user; None if no profile is known."""
-        self._score_I, self._choice = score_I, choice
-        self._order_I: dict[By, Tensor] = {}
+        self._encoded, self._known = encoded, replace(scores)
+
+    def __repr__(self) -> str:
+        known = [f"{len(self.new_user.ratings):,} ratings"] if self.new_user.ratings else []
+        known += [f"{name}={shortened(value, 20)}" for name, value in [*self.new_user.profile.items()][:SHOWN_FIELDS]]
+        group = f", {self.group}" if self.group else ""
+        return f"User({', '.join(known) or 'nothing is known'}{group}; rate {self.rate:.4g})"
 
     def predict(self, items: Sequence[str], context: Values | None = None) -> np.ndarray:
         """Predicted ratings, or click probabilities, of some items, given by id, in a context if the data has any.
@@ -83,7 +97,8 @@ class User:
         """
         if not self.predictor.rates:
             raise SettingsError("this run only ranks and predicts no ratings", remedy="train one with a rating part")
-        return self._predicted(self.predictor.catalogue.rows(items), context)
+        names = [items] if isinstance(items, str) else items  # not the characters of one id
+        return self._predicted(self.predictor.catalogue.rows(names), context)
 
     def scores(self, context: Values | None = None, by: By | None = None) -> np.ndarray:
         """What lists are ordered by, for all items in the catalogue's order; without a context they are cached.
@@ -114,17 +129,21 @@ class User:
         """
         if n < 1:
             raise SettingsError(f"n is {n}", remedy="expected 1 or more")
-        catalogue, order = self.predictor.catalogue, self._order(by)
-        is_candidate_I = np.full(len(catalogue), among is None)
-        if among is not None:
-            is_candidate_I[catalogue.rows(among)] = True
-        if exclude_seen:
-            is_candidate_I[catalogue.rows([rating.item for rating in self.new_user.ratings])] = False
-        row_R = np.flatnonzero(is_candidate_I)
-        few = order == "rating" and among is not None
-        score_R = self._predicted(row_R, context) if few else self._scores(context, order).numpy()[row_R]
-        best = _best(score_R, n)
-        return self._described(row_R[best], score_R[best], context)
+        order = self._order(by)
+        if among is None:
+            score_I = self._scores(context, order).numpy()
+            row_R, score_R = _best(score_I, n, self._encoded.index_S if exclude_seen else None)
+        else:
+            candidate_R = np.unique(self.predictor.catalogue.rows(among))
+            if exclude_seen:
+                candidate_R = np.setdiff1d(candidate_R, self._encoded.index_S)
+            few = order == "rating"
+            score_R = (
+                self._predicted(candidate_R, context) if few else self._scores(context, order).numpy()[candidate_R]
+            )
+            place_R, score_R = _best(score_R, n)
+            row_R = candidate_R[place_R]
+        return self._described(row_R, score_R, context)
 
     def why(self, item: str, n: int = 3, context: Values | None = None, by: By | None = None) -> list[Reason]:
         """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift.
@@ -161,10 +180,10 @@ class User:
         False
         """
         predictor, catalogue = self.predictor, self.predictor.catalogue
-        rated = catalogue.rows([rating.item for rating in self.new_user.ratings])
+        rated = self._encoded.index_S
         skipped = np.setdiff1d(catalogue.rows(exclude), rated)
-        batch = predictor.batch([self.new_user])
-        members = self._chooser.predictor.members[:MAX_MEMBERS]
+        batch = predictor.general.batch([self._encoded])
+        members = self._chooser.members[:MAX_MEMBERS]
         adapted = [(member.learner, member.adapt(batch)) for member in members]
         found = best_question(
             adapted, lambda index_R: predictor.block(index_R, None), catalogue.familiarity, rated, skipped
@@ -174,61 +193,75 @@ class User:
         row, chance, gain = found
         return Question(catalogue.ids[row], catalogue.titles[row], chance, gain)
 
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Profile fields whose values the model does not know: they count as not given.
+
+        >>> run.adapt(profile={"age": "abc", "gender": "F"}).unknown
+        ('age',)
+        """
+        return self.predictor.encoding.unknown(self.new_user.profile)
+
     def rate_profile(self) -> RateProfile:
         """The user's own rate among those of the reference users, and the groups of similar ones.
 
         >>> 0 <= run.adapt().rate_profile().percentile <= 100
         True
         """
-        h_H = self.adapted[0].embedded.h_BH[0].numpy()
+        h_H = self.adapted.h_BH[0].numpy()
         return self.predictor.reference_users.rate_profile(self.rate, h_H)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are kept for this user, scores included; tensors of a whole batch count in full."""
-        tensors = [tensor for one in self.adapted for tensor in one.tensors()]
-        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-        scores = 4 * len(self.predictor.catalogue)  # cached once they are computed
-        own = sum(storages.values()) + scores + RATING_BYTES * len(self.new_user.ratings)
-        # what lists are ordered by, and the same for the choice part
-        return (
-            own + (2 * scores if self.predictor.chooses else 0) + (0 if self._choice is None else self._choice.nbytes)
-        )
+        storages = [tensor.untyped_storage() for tensor in self.adapted.tensors()]
+        own = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        orders = 3 if self.predictor.chooses else 1
+        scores = 4 * len(self.predictor.catalogue) * orders  # cached once they are computed
+        return own + scores + RATING_BYTES * len(self.new_user.ratings)
 
     def _order(self, by: By | None) -> By:
         return check_order(by, self.predictor.orders)
 
     @property
-    def _chooser(self) -> "User":
-        """The same user for the part that knows about choice."""
-        return self if self._choice is None else self._choice
+    def _chooser(self) -> "Predictor":
+        """The part that knows about choice."""
+        return self.predictor.choice or self.predictor
 
     def _scores(self, context: Values | None, by: By) -> Tensor:
         """(I)"""
         if by == "rating":
             return self._outputs(context)
-        if context is None and by in self._order_I:
-            return self._order_I[by]
-        log_p_I = torch.log_softmax(self._chooser._outputs(None), dim=0)
-        score_I = log_p_I if by == "choice" else self._preference(log_p_I, context)
-        if context is None:
-            self._order_I[by] = score_I
-        return score_I
-
-    @torch.inference_mode()
-    def _preference(self, log_p_I: Tensor, context: Values | None) -> Tensor:
-        predictor = self.predictor
-        assert predictor.preference is not None  # as the order was checked
-        rating_1I = self._outputs(context).unsqueeze(0) if predictor.rates else None
-        return predictor.preference.score(predictor.batch([self.new_user]), log_p_I.unsqueeze(0), rating_1I)[0]
+        return self._log_chances() if by == "choice" else self._preference(context)
 
     def _outputs(self, context: Values | None) -> Tensor:
         """Predictions for all items, or outputs of a choice, (I)."""
         if context is not None:
             return self.predictor.score_all(self.adapted, context)[0]
-        if self._score_I is None:
-            self._score_I = self.predictor.score_all(self.adapted)[0]
-        return self._score_I
+        if self._known.output_I is None:
+            self._known.output_I = self.predictor.score_all(self.adapted)[0]
+        return self._known.output_I
+
+    @torch.inference_mode()
+    def _log_chances(self) -> Tensor:
+        """Log chances of being chosen, (I), which depend on no context."""
+        if self._known.log_p_I is None:
+            chooser = self._chooser
+            is_own = chooser is self.predictor
+            output_I = self._outputs(None) if is_own else chooser.score_all(chooser.adapted([self._encoded]))[0]
+            self._known.log_p_I = torch.log_softmax(output_I, dim=0)
+        return self._known.log_p_I
+
+    def _preference(self, context: Values | None) -> Tensor:
+        """What lists are ordered by in a run that knows about choice, (I)."""
+        known, predictor = self._known, self.predictor
+        if context is None and known.preference_I is not None:
+            return known.preference_I
+        rating_1I = self._outputs(context).unsqueeze(0) if predictor.rates else None
+        preference_I = predictor.preferred([self._encoded], self._log_chances().unsqueeze(0), rating_1I)[0]
+        if context is None:
+            known.preference_I = preference_I
+        return preference_I
 
     def _described(self, row_R: np.ndarray, score_R: np.ndarray, context: Values | None) -> list[Recommendation]:
         """Recommendations of these rows."""
@@ -236,36 +269,37 @@ class User:
         rating_R = self._predicted(row_R, context).tolist() if predictor.rates else nothing
         chance_R = nothing
         if predictor.chooses:
-            chance_R = self._scores(None, "choice")[torch.from_numpy(row_R)].exp().tolist()
+            chance_R = np.exp(self._log_chances().numpy()[row_R]).tolist()
         names = ((predictor.catalogue.ids[row], predictor.catalogue.titles[row]) for row in row_R.tolist())
         numbers = zip(names, score_R.tolist(), rating_R, chance_R, strict=True)
         return [Recommendation(*name, score, rating, chance) for name, score, rating, chance in numbers]
 
     def _effects(self, index_R: Tensor, context: Values | None, by: By) -> Tensor:
         """What each rating added to the scores of some items, (R, S)."""
-        predictor, chooser = self.predictor, self._chooser.predictor
-        batch = predictor.batch([self.new_user])
+        predictor, chooser = self.predictor, self._chooser
+        batch = predictor.general.batch([self._encoded])
         rating_RS = choice_RS = None
         if predictor.rates and by != "choice":
             block = predictor.block(index_R, context)
-            parts = [effects_on_rating(member.learner, member.adapt(batch), block) for member in predictor.members]
-            rating_RS = torch.stack(parts).mean(dim=0)
+            adapted = [(member.learner, member.adapt(batch)) for member in predictor.members]
+            rating_RS = effects_on_rating(adapted, block)
         if by == "rating":
             assert rating_RS is not None  # as the order was checked
             return rating_RS
         choice_RS = effects_on_choice([(one.learner, one.adapt(batch)) for one in chooser.members], index_R)
         if by == "choice":
             return choice_RS
-        before = NewUser(self.new_user.profile)
-        log_p_I = predictor.adapt_many([before])[0]._scores(None, "choice")
+        before = predictor.adapt_many([NewUser(self.new_user.profile)])[0]
+        log_p_I = before._log_chances()
+        rating_R = torch.from_numpy(before._predicted(index_R.numpy(), context)) if predictor.rates else None
         assert predictor.preference is not None
-        return effects_on_preference(predictor.preference, batch, index_R, choice_RS, log_p_I, rating_RS)
+        return effects_on_preference(predictor.preference, batch, index_R, choice_RS, log_p_I, rating_RS, rating_R)
 
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
-        index_R = torch.from_numpy(row_R)
-        if context is None and self._score_I is not None:
-            return self._score_I[index_R].numpy()
-        return self.predictor.score(self.adapted, index_R, context)[0].numpy()
+        if context is None and self._known.output_I is not None:
+            known_R: np.ndarray = self._known.output_I.numpy()[row_R]
+            return known_R
+        return self.predictor.score(self.adapted, torch.from_numpy(row_R), context)[0].numpy()
 
 
 def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
@@ -274,14 +308,16 @@ def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Seq
         {**vars(entry), "because": [vars(reason) for reason in because]}
         for entry, because in zip(found, reasons, strict=True)
     ]
-    return {"rate": user.rate, "group": user.group, "items": items}
+    return {"rate": user.rate, "group": user.group, "unknown": list(user.unknown), "items": items}
 
 
-def _best(score_R: np.ndarray, n: int) -> np.ndarray:
-    """Positions of the n highest scores, highest first; of equals the first."""
-    if n < len(score_R):
-        least = np.partition(score_R, -n)[-n]
-        kept = np.flatnonzero(score_R >= least)
-    else:
-        kept = np.arange(len(score_R))
-    return kept[np.argsort(-score_R[kept], kind="stable")[:n]]
+def _best(score_R: np.ndarray, n: int, excluded: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the n highest scores, highest first, of equals the first; and the scores."""
+    if excluded is not None and len(excluded):
+        score_R = score_R.copy()
+        score_R[excluded] = -np.inf
+        n = min(n, len(score_R) - len(excluded))
+    least = float(torch.from_numpy(score_R).topk(n).values[-1]) if 0 < n < len(score_R) else -np.inf
+    kept = np.flatnonzero(score_R >= least)
+    best = kept[np.argsort(-score_R[kept], kind="stable")[:n]]
+    return best, score_R[best]
