@@ -106,7 +106,7 @@ def open_data(path: str | Path) -> "Dataset":
     """Open a prepared data set; an incomplete or edited one is a FormatError."""
     from paml.data.dataset import Dataset
 
-    return Dataset.open(path)
+    return Dataset.of(path)
 
 
 def load(path: str | Path) -> "Run":

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from benchmarks.attack.forge import forge
 from safetensors.torch import save_file
 
 import paml
@@ -22,7 +23,8 @@ from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.methods.registry import METHODS
 from paml.training import checkpoint
-from paml.training.recipe import load_recipe, recipe_names
+from paml.training.recipe import choice_recipe, load_recipe, recipe_names
+from paml.training.run import write_settings
 
 QUICK = {
     "epochs": 2,
@@ -42,8 +44,10 @@ PARTS = {
 """Settings of runs by the parts that they have."""
 RUNS = [
     *((method, part) for method in METHODS for part in ("rating", "choice")),
-    *((method, "both") for method in ("melu", "at_paml", "ridge")),
+    *((method, part) for method in ("melu", "at_paml", "ridge") for part in ("both", "choices")),
 ]
+QUICK_CHOICES = {name: value for name, value in QUICK_CHOICE.items() if name != "head"}
+"""For a data set of choices, which has no other part."""
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +78,11 @@ def ranked(run: paml.Run, data: paml.Dataset) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("method", "parts"), RUNS)
-def test_contract(method: str, parts: str, world: paml.Dataset, tmp_path: Path) -> None:
+def test_contract(method: str, parts: str, world: paml.Dataset, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Trains, saves, reloads to equal scores, repeats to equal weights, and evaluation changes nothing."""
-    settings = PARTS[parts]
+    settings = {**PARTS, "choices": QUICK_CHOICES}[parts]
+    if parts == "choices":
+        world, parts = request.getfixturevalue("choice_world"), "choice"
     run = paml.train(world, method, out=tmp_path / "a", settings=settings)
     rows, score = run.evaluate(), ranked(run, world)
     assert score.isfinite().all()
@@ -115,6 +121,35 @@ def test_episodes_without_support_rows_are_learned_from(
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_choices_are_trained_as_the_choice_part(method: str, choice_world: paml.Dataset, tmp_path: Path) -> None:
+    """A run on choices is what the choice part of a run on ratings is, settings and all; ridge's is MeLU's."""
+    run = paml.train(choice_world, method, out=tmp_path / "run", epochs=0)
+    whole = choice_recipe(choice_world, "tuned", "melu" if method == "ridge" else method, {"epochs": 0}, method)
+    assert run.settings.recipe == whole
+    assert run.settings.method == ("melu" if method == "ridge" else method)
+    assert (run.rater, run.settings.recipe.head) == (None, "choice")
+    own = paml.train(choice_world, method, out=tmp_path / "own", epochs=0, head="choice", item_embedding=8)
+    assert (own.settings.method, own.settings.recipe.item_embedding) == (method, 8)
+    named = {"epochs": 0, "item_embedding": 12, "choice.taste_dropout": 0.1, "choice_method": "paml"}
+    changed = paml.train(choice_world, method, out=tmp_path / "named", settings=named)
+    assert changed.settings.method == "paml"
+    assert (changed.settings.recipe.item_embedding, changed.settings.recipe.taste_dropout) == (12, 0.1)
+
+
+def test_settings_that_do_not_suit_choices(choice_world: paml.Dataset, tmp_path: Path) -> None:
+    for settings, message in (
+        ({"recipe": "paper"}, "the recipe 'paper' says nothing about choices; use the recipe tuned"),
+        ({"head": "value"}, "head 'value' does not fit a choice target"),
+        ({"liked": 3}, "liked is 3; expected a value of the scale, above 0 and at most 2"),
+        ({"item_embeding": 3}, "unknown setting 'item_embeding'"),
+        ({"choice_method": "x"}, "unknown method 'x'"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            paml.train(choice_world, out=tmp_path / "run", **settings)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_clicks_train_too(method: str, click_world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(click_world, method, out=tmp_path / "run", settings=QUICK)
     summary = paml.summarise(run.evaluate())
@@ -148,6 +183,9 @@ def test_training_reads_nothing_of_test_users(world: paml.Dataset, tmp_path: Pat
     target = np.load(copy / "arrays" / "target.npy")
     target[world.array("offsets")[world.manifest.splits["train"][1]] :] = 1.0
     np.save(copy / "arrays" / "target.npy", target)
+    with pytest.raises(FormatError, match=r"target.npy: differs from what was written"):
+        paml.train(copy, "reg_paml", out=tmp_path / "changed", settings=QUICK)
+    forge(copy)
     changed = paml.train(paml.open_data(copy), "reg_paml", out=tmp_path / "changed", settings={**QUICK, "epochs": 1})
     assert same(clean, changed)
 
@@ -273,7 +311,7 @@ def test_unknown_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Pat
     settings = run.path / "settings.json"
     values = json.loads(settings.read_text())
     settings.write_text(json.dumps({**values, "recipe": {**values["recipe"], "hidden": [4, 4]}}))
-    with pytest.raises(FormatError, match="do not belong together"):
+    with pytest.raises(FormatError, match=r"settings.json: was edited"):
         paml.load(run.path)
 
 
@@ -282,8 +320,8 @@ def test_replaced_or_edited_parts_of_runs_are_refused(world: paml.Dataset, tmp_p
     shutil.copy(runs[1].path / "weights.safetensors", runs[0].path)
     with pytest.raises(FormatError, match="do not belong together"):
         paml.load(runs[0].path)
-    settings = runs[1].path / "settings.json"
-    settings.write_text(settings.read_text().replace('"rate_scale":0.2', '"rate_scale":0.9').replace(" 0.2,", " 0.9,"))
+    found = runs[1].settings
+    write_settings(runs[1].path, found.model_copy(update={"recipe": found.recipe.model_copy(update={"gamma": 0.9})}))
     with pytest.raises(FormatError, match="do not belong together"):
         paml.load(runs[1].path)
 

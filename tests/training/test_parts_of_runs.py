@@ -114,6 +114,15 @@ def test_a_finished_rating_part_is_not_trained_again(
     assert (run.path / "weights.safetensors").stat().st_mtime_ns == before
 
 
+def test_what_a_kill_after_the_weights_has_left_is_removed(world: paml.Dataset, run: paml.Run) -> None:
+    for folder in (run.path, run.path / "choice"):
+        (folder / "resume").mkdir()
+        (folder / "resume" / "state.safetensors").touch()
+        (folder / ".settings.json.partial").touch()
+    resume(world, run)
+    assert not [*run.path.rglob("resume"), *run.path.rglob(".*")]
+
+
 def test_a_missing_preference_is_made_again(
     world: paml.Dataset, trained: paml.Run, run: paml.Run, stop_after: Interrupt
 ) -> None:
@@ -139,7 +148,7 @@ def test_a_tampered_or_foreign_preference_is_refused(world: paml.Dataset, run: p
     with pytest.raises(FormatError, match=r"preference.safetensors: differs from its digest"):
         paml.load(run.path)
     file.write_bytes(good)
-    tensors, values = checkpoint.load(file)
+    tensors, values, _ = checkpoint.load(file)
     checkpoint.save(file, {name: tensor for name, tensor in tensors.items() if name != "few_KK"}, values)
     with pytest.raises(FormatError, match="does not belong to the run's parts; train again"):
         paml.load(run.path)

@@ -70,7 +70,7 @@ def log_q(data: paml.Dataset, user: int, item: int) -> float:
 
 @pytest.mark.parametrize("shots", [None, 0, 2])
 def test_parts_and_score_are_those_of_the_formula(shots: int | None, run: Run, world: paml.Dataset) -> None:
-    """Row by row: (1 - s) log p + s log q + f h / (n + h) sum x F + m n / (n + h) sum x M + c r."""
+    """Row by row: (1 - s) log p + s log q + f h / (n + h) sum x F + n / (n + h) (m sum x M + c r)."""
     preference, batch = run.preference, known(world, shots=shots)
     assert preference is not None
     rng = torch.Generator().manual_seed(0)
@@ -92,7 +92,7 @@ def test_parts_and_score_are_those_of_the_formula(shots: int | None, run: Run, w
                 for weight_KK in (preference.few_KK, preference.many_KK)
             )
             expected = (1 - s) * log_p + s * float(log_q_BI[b, j])
-            expected += 3 * h / (n + h) * few + 5 * n / (n + h) * many + 0.6 * float(rating_BI[b, j])
+            expected += 3 * h / (n + h) * few + n / (n + h) * (5 * many + 0.6 * float(rating_BI[b, j]))
             assert float(found_BI[b, j]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 

@@ -23,7 +23,7 @@ from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, SettingsError, TrainingError
 from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import choice_loss, evaluate_ensemble
-from paml.files import write_text
+from paml.files import listed, write_text
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import ObjectiveSettings
 from paml.methods.registry import build_ensemble, find_method, fit_to_data
@@ -34,7 +34,7 @@ from paml.training import checkpoint
 from paml.training.ema import WeightAverage
 from paml.training.optim import make_optimizer, set_rate
 from paml.training.recipe import OuterSettings
-from paml.training.run import RunSettings, load_state, write_settings
+from paml.training.run import METRICS, WEIGHTS, RunSettings, companions, load_state, write_settings
 
 CHECKPOINT_BATCHES = 1000  # and after every epoch
 NoSolutionError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
@@ -235,17 +235,18 @@ class Trainer:
         write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
         reference_users = self._folder / "reference_users.parquet"
         write_reference_users(self._ensemble, self._data, reference_users, self._settings.seed)
-        write_settings(self._folder, self._settings.model_copy(update={"summary": summary}))
         self._write_metrics()
-        identity = {"identity": self._settings.identity()}
-        checkpoint.save(self._folder / "weights.safetensors", self._best, identity)
+        ended = {"summary": summary, "metrics": listed(self._folder / METRICS)}
+        write_settings(self._folder, self._settings.model_copy(update=ended))
+        values = {"identity": self._settings.identity(), "files": companions(self._folder)}
+        checkpoint.save(self._folder / WEIGHTS, self._best, values)
         shutil.rmtree(self._state_file.parent, ignore_errors=True)
         if self._writer is not None:
             self._writer.close()
 
     def _write_metrics(self) -> None:
         lines = (json.dumps(entry) for entry in self._position.history)
-        write_text(self._folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+        write_text(self._folder / METRICS, "".join(f"{line}\n" for line in lines))
 
     @torch.no_grad()
     def _facts_of_rates(self) -> dict[str, Any]:
@@ -284,7 +285,7 @@ class Trainer:
 
     def _restore(self) -> None:
         """Continue from what `_save` wrote."""
-        tensors, values = checkpoint.load(self._state_file)
+        tensors, values, _ = checkpoint.load(self._state_file)
         if values.pop("identity", None) != self._settings.identity():
             raise FormatError("belongs to another run", where=self._state_file, remedy="train again")
         parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}, "average": {}, "optimizer": {}}

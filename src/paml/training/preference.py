@@ -22,13 +22,13 @@ from paml.data.schema import Kind, Schema
 from paml.engine.autoencoder import co_occurrences, item_item, sparse_matrix
 from paml.episodes import ragged
 from paml.episodes.batches import Loader
-from paml.episodes.histories import WEIGHTS, Histories
+from paml.episodes.histories import Histories, level_weights
 from paml.episodes.tasks import Known, Tasks
 from paml.evaluation.ranking import JUDGED_SHOTS, discounted_gain, rank_users
 from paml.progress import Progress
 from paml.recommend.preference import Blend, Outputs, Parts, Preference, preference_file, profile_fields
 from paml.training import checkpoint
-from paml.training.run import Run, choice_folder, read_settings
+from paml.training.run import Run
 
 MAX_ITEMS = 6000  # items with the most training rows that weights between items cover
 MAX_SHARE_UNCOVERED = 0.5  # where these are fewer than half of the items people rated, there are no such weights
@@ -40,15 +40,15 @@ MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for eac
 Shots = tuple[int | None, ...]
 CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
     "profile": ((0.0, 0.25, 0.5, 0.75, 1.0), (0, 1, 3)),
-    "few": ((0.0, 4.0, 8.0, 16.0, 32.0), (1, 3, 5, 10)),
+    "few": ((0.0, 8.0, 16.0, 24.0, 32.0, 48.0), (1, 3, 5, 10)),
     "many": ((0.0, 4.0, 8.0, 12.0, 16.0, 24.0), (10, None)),
-    "rating": ((0.0, 0.3, 0.6, 1.0, 1.5), JUDGED_SHOTS),
+    "rating": ((0.0, 0.3, 0.6, 1.0, 1.5), (5, 10, None)),
 }
 """What is tried for each number of the blend, in this order, twice; and with how many known ratings it is judged.
 
 Each is judged where it matters: with all of them together, what helps with many ratings would be lost in the noise of
 the others."""
-START = Blend(profile=0.75, few=16.0, many=16.0, rating=0.3)
+START = Blend(profile=0.75, few=24.0, many=8.0, rating=0.6)
 """Where the search begins, and what is used without validation users."""
 
 HALVED = ("few_KK", "many_KK")
@@ -65,9 +65,7 @@ def finish_preference(data: Dataset, folder: Path, progress: Progress) -> None:
         preference = fit_preference(data, run)
         step.advance(1)
     tensors = {name: tensor.half() if name in HALVED else tensor for name, tensor in preference.state_dict().items()}
-    chosen = run.settings if run.choice is None else read_settings(choice_folder(folder))
-    values = {"identity": run.settings.identity(), "choice": chosen.identity()}
-    checkpoint.save(file, tensors, {**values, "blend": preference.blend.model_dump()})
+    checkpoint.save(file, tensors, {"parts": run.seals, "blend": preference.blend.model_dump()})
 
 
 def fit_preference(data: Dataset, run: Run) -> Preference:
@@ -90,8 +88,7 @@ def _links(histories: Histories) -> dict[str, Tensor]:
     x_UK, y_UK = (_matrix(histories, name, item_K) for name in ("graded", "preferred"))
     gram_KK, cross_KK = co_occurrences(x_UK, x_UK), co_occurrences(x_UK, y_UK)
     few_KK, many_KK = (item_item(gram_KK, cross_KK, share, RIDGE).half() for share in (FEW_DROPOUT, MANY_DROPOUT))
-    levels = np.linspace(target.low, target.high, len(WEIGHTS["graded"]))
-    weight = WEIGHTS["graded"] if target.kind == "rating" else tuple(float(level >= 1) for level in levels)
+    levels, weight = level_weights(target, "graded")
     return {
         "item_K": torch.from_numpy(item_K),
         "few_KK": few_KK,

@@ -132,9 +132,36 @@ def choice_recipe(
 
 
 def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe of a method for a prepared data set; with `head=choice`, for a choice among all items."""
+    """The recipe of a method for a prepared data set; with `head=choice`, for a choice among all items.
+
+    On a data set of choices a run is the choice part of the method's runs, and all settings are for that.
+    """
+    if data.schema.target.kind == CHOICE and overrides.get("head") != CHOICE:
+        _require_choices(recipe)
+        own = {f"{CHOICE}.{name}": value for name, value in overrides.items() if name in Recipe.model_fields}
+        chooser = trained_method(CHOICE, recipe, method, overrides)
+        return choice_recipe(data, recipe, chooser, {"head": CHOICE, **overrides, **own}, method)
     target = CHOICE if overrides.get("head") == CHOICE else data.schema.target.kind
     return load_recipe(recipe, method, overrides, data.manifest.source.name, target, DataSize.of(data))
+
+
+def trained_method(kind: str, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> str:
+    """The method that a run trains: itself but, on choices, the one of the choice part of its runs.
+
+    With `head=choice` it is the method itself, whatever the kind of target.
+    """
+    if kind != CHOICE or overrides.get("head") == CHOICE:
+        return method
+    given = {name: value for name, value in overrides.items() if name == "choice_method"}
+    return load_recipe(recipe, method, {"head": CHOICE, **given}, target=CHOICE).choice_method or method
+
+
+def _require_choices(recipe: str | Path) -> None:
+    """Raise a SettingsError if a recipe is for ratings alone."""
+    values = _read(recipe)
+    if CHOICE not in values.get("target", {}) and values.get("head") != CHOICE:
+        remedy = "use the recipe tuned, or add [target.choice] to your own"
+        raise SettingsError(f"the recipe '{recipe_label(recipe)}' says nothing about choices", remedy=remedy)
 
 
 def _sized(values: Mapping[str, Any], size: DataSize) -> Recipe:

@@ -1,26 +1,34 @@
 """Training a run: its parts one after the other, each by the outer loop (loop.py), then what lists are ordered by.
 
-A part is a rating or click part, or a choice part; a run has either or both. Each is resumed where it stopped.
+A part is a rating or click part, or a choice part; a run has either or both, and on a data set of choices the latter.
+Each is resumed where it stopped.
 """
 
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
-from paml.methods.registry import find_method
+from paml.files import exists, make_folder, sync_folder
+from paml.locks import NAME as LOCK, hold
+from paml.methods.registry import find_method, tensors_of_a_member
 from paml.network.build import DataShape
-from paml.progress import SILENT, Progress
+from paml.progress import Progress, chosen
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
-from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label
-from paml.training.run import Run, RunSettings, choice_folder, read_settings, write_settings
+from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
+from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
+MEMBER_BYTES = 10_000
+"""What a member of an ensemble takes at least, however few numbers it has."""
 
 
 def train(
@@ -33,7 +41,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     tensorboard: str | Path | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
@@ -43,19 +51,23 @@ def train(
     `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
     settings of the recipe. `out` is the folder of the run; with `resume`, an interrupted run is continued there.
     `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
-    from 1, and its validation metric; if it raises, training ends and can be resumed.
+    from 1, and its validation metric; if it raises, training ends and can be resumed. Bars are shown on a terminal and
+    in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
 
     >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
-    data = data if isinstance(data, Dataset) else Dataset.open(data)
+    data, shown = Dataset.of(data), chosen(progress)
+    data.verify_once(shown)
     find_method(method)
     given = {**(settings or {}), **more}
     values = recipe_for(data, recipe, method, given)
+    trained = trained_method(data.schema.target.kind, recipe, method, given)
+    find_method(trained)
     default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / default_name
-    parts = {folder: _settings(data, method, recipe, values, seed)}
+    parts = {folder: _settings(data, trained, recipe, values, seed)}
     if values.choice_part and values.head != CHOICE:
         chooser = values.choice_method or method
         find_method(chooser)
@@ -64,23 +76,36 @@ def train(
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
     trainers = [_trainer(data, wanted, path, device, tensorboard) for path, wanted in parts.items()]
-    for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
-        _open_folder(path, wanted, resume=resume or path != folder)
-        if not (path / "weights.safetensors").exists():
-            keep_freed_memory()
-            trainer.run(progress, on_epoch if path == folder else None)
-    if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
-        finish_preference(data, folder, progress)
-    return Run.load(folder)
+    with _alone_in(folder, resume=resume):
+        for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
+            _begin_or_resume(path, wanted)
+            if not exists(path / WEIGHTS, AGAIN):
+                keep_freed_memory()
+                trainer.run(shown, on_epoch if path == folder else None)
+            _remove_leftovers(path)
+        if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
+            finish_preference(data, folder, shown)
+        return Run.load(folder)
 
 
 def _trainer(data: Dataset, wanted: RunSettings, path: Path, device: str, tensorboard: str | Path | None) -> Trainer:
     """The outer loop of one part; settings that do not fit are an error before anything is trained."""
     try:
+        _require_memory(wanted)
         return Trainer(data, wanted, path, choose_device(device), tensorboard)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None
+
+
+def _require_memory(wanted: RunSettings) -> None:
+    """Refuse what this machine cannot hold: weights, their gradients, the optimiser's two moments, the best weights."""
+    one = tensors_of_a_member(wanted.method, wanted.shape(), wanted.recipe)
+    bytes_of_one = MEMBER_BYTES + sum(tensor.numel() * tensor.element_size() for tensor in one.values())
+    needed = 5 * wanted.recipe.ensemble_size * bytes_of_one
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        raise MemoryError(f"it needs {needed / 1e9:,.0f} GB, and this machine has {present / 1e9:,.0f} GB")
 
 
 def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, seed: int) -> RunSettings:
@@ -103,20 +128,36 @@ def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, se
     )
 
 
-def _open_folder(folder: Path, wanted: RunSettings, *, resume: bool) -> None:
-    """Create the run folder, or check that an unfinished one was begun with the same settings."""
-    # only a half-written file: killed before the settings were stored
-    if not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            what = f"cannot be written ({error.strerror})"
-            raise PamlError(what, where=folder, remedy="choose another folder", argument="out") from None
-        write_settings(folder, wanted)
-        return
-    if not resume:
+@contextmanager
+def _alone_in(folder: Path, *, resume: bool) -> Iterator[None]:
+    """Create the run folder, or enter an existing one to resume; nobody else trains in it meanwhile."""
+    if not resume and not _is_fresh(folder):
         remedy = "choose another folder, or resume the training in it"
         raise PamlError("already exists", where=folder, remedy=remedy, argument="resume")
+    make_folder(folder)
+    with hold(folder / LOCK, folder, "training in it"):
+        yield
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What was needed until the weights were there: killed right after that, a training has left it behind."""
+    shutil.rmtree(folder / "resume", ignore_errors=True)
+    for half in folder.glob(".*.partial"):
+        half.unlink(missing_ok=True)
+
+
+def _is_fresh(folder: Path) -> bool:
+    """Whether nothing is in a folder but half-written files: killed before the settings were stored."""
+    return not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir()))
+
+
+def _begin_or_resume(folder: Path, wanted: RunSettings) -> None:
+    """Store what a part is, or check that an unfinished one was begun with the same settings."""
+    if _is_fresh(folder):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+        write_settings(folder, wanted)
+        return
     found = read_settings(folder)
     for name in ("fingerprint", "method", "seed", "recipe"):
         if getattr(found, name) != getattr(wanted, name):
