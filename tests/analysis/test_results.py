@@ -376,14 +376,14 @@ def test_bookcrossing_has_its_own_numbers(make: Make) -> None:
 
 
 def test_damaged_and_old_plans_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"plan\.json: cannot be read .* a folder made by `paml compare` expected"):
+    with pytest.raises(FormatError, match=r"plan\.json: is missing; a folder made by `paml compare` expected"):
         read_plan(tmp_path)
     write_comparison(tmp_path)
     whole = json.loads((tmp_path / "plan.json").read_text())
     for change, message in (
-        ({"format": 1}, "is of format 1, and this version reads format 3; compare again with this version"),
+        ({"format": 1}, "is of format 1, and this version reads format 4; compare again with this version"),
         ({"metrics": []}, "'metrics': .*; compare again with this version"),
-        ({"data": {**whole["data"], "target": "smell"}}, r"'data\.target': .*'rating' or 'click'"),
+        ({"data": {**whole["data"], "target": "smell"}}, r"'data\.target': .*'rating', 'click' or 'choice'"),
         ({"colour": "blue"}, "'colour': Extra inputs"),
     ):
         (tmp_path / "plan.json").write_text(json.dumps({**whole, **change}))

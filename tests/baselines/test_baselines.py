@@ -18,14 +18,13 @@ from paml.baselines import (
     SplitRows,
     baselines_for,
     find_baseline,
-    reweighted,
 )
 from paml.baselines.factorisation import factorise
 from paml.baselines.features import ITEM_SHRINKAGE, USER_SHRINKAGE, VALUE_SHRINKAGE, Statistics, Values, episode
 from paml.baselines.rows import to_target
 from paml.data.schema import Target
 from paml.errors import SettingsError
-from paml.evaluation.metrics import per_user_mean, squared_error
+from paml.evaluation.metrics import per_user_mean, reweighted, squared_error
 
 CASES = [(kind, name) for kind in ("rating", "click") for name in baselines_for(kind)]
 

@@ -15,11 +15,11 @@ from paml.baselines.item_item import Autoencoder, ItemWeights, covered_items, fi
 from paml.baselines.lenskit_ranking import FoldedIn, Neighbours, Summed, _dataset
 from paml.baselines.popularity import Popularity, ProfilePopularity
 from paml.data.schema import Target, liked_level
-from paml.episodes.histories import Histories, row_weights
+from paml.episodes.histories import Histories, counts_alike, row_weights
 from paml.episodes.tasks import Block, Known, Tasks
 from paml.evaluation.ranking import quality, rank_users
 
-CASES = [(kind, name) for kind in ("rating", "click") for name in rankers_for(kind)]
+CASES = [(kind, name) for kind in ("rating", "click", "choice") for name in rankers_for(kind)]
 SHOTS = (0, 1, 5, None)
 
 
@@ -56,8 +56,8 @@ class WithoutProfiles(paml.Dataset):
 
 
 @pytest.fixture(scope="session")
-def worlds(world: paml.Dataset, click_world: paml.Dataset) -> dict[str, paml.Dataset]:
-    return {"rating": world, "click": click_world}
+def worlds(world: paml.Dataset, click_world: paml.Dataset, choice_world: paml.Dataset) -> dict[str, paml.Dataset]:
+    return {"rating": world, "click": click_world, "choice": choice_world}
 
 
 @pytest.fixture(scope="session")
@@ -156,7 +156,8 @@ def test_a_large_catalogue_is_tuned_by_some_validation_users(world: paml.Dataset
 
 def test_rankers_are_listed_apart_from_predictors() -> None:
     assert not set(baselines_for("rating")) & set(rankers_for("rating"))
-    assert set(rankers_for("rating")) == set(rankers_for("click"))
+    assert set(rankers_for("rating")) == set(rankers_for("click")) == set(rankers_for("choice"))
+    assert not baselines_for("choice")
     assert all(BASELINES[name].ranks for name in rankers_for("click"))
 
 
@@ -167,6 +168,10 @@ def test_weights_by_level() -> None:
     assert row_weights(five, "liked", np.arange(1.0, 6.0)).tolist() == [0, 0, 0, 1, 1]
     assert row_weights(ten, "graded", np.array([0.0, 5.0, 10.0])).tolist() == pytest.approx([0.2, 1, 1.6])
     assert row_weights(ten, "graded", np.array([1.25])).tolist() == pytest.approx([0.35])
+    choice = Target(kind="choice", high=5)
+    assert row_weights(choice, "graded", np.array([1.0, 3.0, 5.0])).tolist() == pytest.approx([1, 1.3, 1.6])
+    assert row_weights(choice, "preferred", np.array([1.0, 5.0])).tolist() == [1, 1]
+    assert [counts_alike(one) for one in (five, click, choice, Target(kind="choice"))] == [False, True, False, True]
     for name in ("all", "graded", "liked", "preferred"):
         assert row_weights(click, name, np.array([0.0, 1.0])).tolist() == [0, 1]
 

@@ -64,6 +64,25 @@ def test_lists_agree_with_one_user_at_a_time(data, shots):
         assert first[u] == pytest.approx(1 / (1 + min(order.index(item) for item in relevant)))
 
 
+@pytest.mark.parametrize("shots", [None, 8, 17])
+def test_users_without_more_ratings_keep_their_lists(data, shots):
+    """The same lists, and only users whose support sets are cut are scored."""
+    tasks, rank, scored = Tasks.of(data, "test"), by_noise(60), []
+
+    def counting(known: Known) -> dict[str, torch.Tensor]:
+        scored.extend(known.user_B.tolist())
+        return {"": rank(known)}
+
+    whole = {"": rank_users(data, tasks, rank)}
+    found = ranking.rank_by_all(data, tasks, ranking.Orders(("",), counting), shots, None, whole)[""]
+    expected = rank_users(data, tasks, rank, shots)
+    for name in ("item_UL", "rated_UL", "relevant_UL", "relevant_U", "first_U"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+    cut = np.flatnonzero(tasks.support > shots) if shots is not None else np.zeros(0, dtype=int)
+    assert sorted(scored) == (cut + tasks.first).tolist()
+    assert len(cut) < len(tasks)
+
+
 def test_blocks_do_not_matter(data, monkeypatch):
     tasks, rank = Tasks.of(data, "test"), by_noise(60)
     whole = rank_users(data, tasks, rank)

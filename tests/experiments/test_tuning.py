@@ -1,6 +1,7 @@
 """The search: never worse than its start, blind to test users, and the same however often it is interrupted."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,15 +12,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from filelock import FileLock
+from benchmarks.attack.forge import forge
 from typer.testing import CliRunner
 
 import paml
 from paml.cli import app
-from paml.errors import FormatError, SettingsError, TrainingError
+from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.experiments.tuning.search import Budget, SearchResult
 from paml.experiments.tuning.space import SPACES, Among, Range, place, read_space, space_for
 from paml.experiments.tuning.study import STARTUP_TRIALS, Trial, propose
+from paml.locks import hold
 from paml.methods.registry import METHODS
 from paml.settings import build
 from paml.training.recipe import Recipe
@@ -113,7 +115,7 @@ def test_the_test_users_targets_cannot_be_read(small: paml.Dataset, done: Path, 
     rows = pl.read_parquet(copy / "interactions.parquet")
     rows.with_columns(pl.Series("target", targets)).write_parquet(copy / "interactions.parquet")
     assert not np.array_equal(small.array("target"), targets)
-    search(paml.Dataset(copy, small.manifest), tmp_path / "out", budget=4)
+    search(paml.open_data(forge(copy)), tmp_path / "out", budget=4)
     assert without_time(tmp_path / "out") == without_time(done)[:4]
 
 
@@ -347,7 +349,10 @@ def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.Dataset, tmp_p
 
 
 def test_two_searches_in_one_folder(small: paml.Dataset, done: Path) -> None:
-    with FileLock(done / ".lock"), pytest.raises(SettingsError, match="another search is under way in it"):
+    with (
+        hold(done / ".lock", done, "searching in it"),
+        pytest.raises(PamlError, match=rf"is in use: process {os.getpid()} on .* is searching in it since .*; wait"),
+    ):
         search(small, done)
 
 
@@ -373,7 +378,9 @@ def test_the_command(small: paml.Dataset, tmp_path: Path, monkeypatch: pytest.Mo
     assert shown.stdout.splitlines()[-1] == f"next: paml train {small.path} --method melu --recipe {best}"
     assert "validation mse" in shown.stdout
     assert "inner_rate" in shown.stdout
-    assert shown.stderr.startswith("tuning melu: done in")  # and nothing of Optuna's
+    lines = shown.stderr.splitlines()
+    assert lines[-1].startswith("tuning melu: done in")
+    assert all(line.startswith("tuning melu: ") for line in lines)  # and nothing of Optuna's
     monkeypatch.chdir(tmp_path)
     again = CliRunner().invoke(app, [*arguments, "--json"])
     assert json.loads(again.stdout)["best_recipe"] == best

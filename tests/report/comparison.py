@@ -10,7 +10,6 @@ import polars as pl
 from paml.analysis.plan import DataFacts, Plan, in_order, write_plan
 from paml.analysis.results import Results
 from paml.analysis.summarise import summarise_comparison
-from paml.data.schema import CLICK_WEIGHTS
 from paml.experiments.plan import choose_entries, metric_facts, pooled_facts, with_facts
 
 QUICK = 30  # resamples where the interval is not what is tested
@@ -104,7 +103,6 @@ def write_comparison(
             users=10 * users,
             items=80,
             interactions=400 * users,
-            click_weights=CLICK_WEIGHTS if target == "click" else None,
         ),
         recipe=recipe,
         recipe_digest="",

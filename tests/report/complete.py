@@ -8,7 +8,6 @@ import polars as pl
 from paml.analysis.plan import read_plan
 from paml.analysis.results import Results, write_results
 from paml.analysis.summarise import summarise_comparison
-from paml.baselines import reweighted
 
 VARIANTS = ("reg_paml gamma=0.01", "reg_paml outer_rate=5e-4")
 PERSONAL = ("paml", "reg_paml", *VARIANTS)
@@ -36,7 +35,7 @@ def complete(folder: Path) -> Path:
         parts = []
         for name, seed in rows.select("method", "seed").unique(maintain_order=True).iter_rows():
             p_N = rng.uniform(0.05, 0.6, 400)
-            columns = {"label": (rng.random(400) < p_N).astype(np.int64), "p": reweighted(p_N)}
+            columns = {"label": (rng.random(400) < p_N).astype(np.int64), "p": p_N}
             parts.append(pl.DataFrame({"method": [name] * 400, "seed": [seed] * 400, **columns}))
         pl.concat(parts).write_parquet(folder / "predictions.parquet")
     summarise_again(folder)

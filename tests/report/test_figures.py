@@ -11,8 +11,6 @@ import polars as pl
 import pytest
 
 from paml.analysis.results import read_results
-from paml.baselines import reweighted
-from paml.data.schema import CLICK_WEIGHTS
 from paml.report.figures import FIGURES, Figure, figures, groups, save_figures, style
 from paml.report.figures.accuracy import calibration_curve
 from paml.report.figures.behaviour import mean_curve
@@ -304,11 +302,11 @@ def test_clicks_show_the_papers_figure(clicks: Path) -> None:
         assert any(mark.startswith(f"{label}: median ") for mark in marks)
 
 
-def test_calibration_is_corrected_for_the_weights() -> None:
+def test_calibration_compares_predicted_and_observed_shares() -> None:
     rng = np.random.default_rng(1)
     p_N = rng.uniform(0.01, 0.5, 50_000)
     label_N = (rng.random(len(p_N)) < p_N).astype(int)
-    predicted_B, observed_B = calibration_curve(reweighted(p_N), label_N, CLICK_WEIGHTS)
+    predicted_B, observed_B = calibration_curve(p_N, label_N)
     assert len(predicted_B) == 10
     assert predicted_B.mean() == pytest.approx(p_N.mean(), abs=1e-9)
     assert np.abs(predicted_B - observed_B).max() < 0.03

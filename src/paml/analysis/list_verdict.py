@@ -11,10 +11,12 @@ COVERAGE = "coverage"
 
 
 def about_lists(results: Results) -> list[str]:
-    """The sentences; none if no entry ranks all items."""
+    """The sentences; none if no entry ranks all items. Where only lists are judged, the verdict has most of them."""
     metric = results.plan.list_headline
     if metric is None or leader(results, results.best_lists, metric) is None:
         return []
+    if results.plan.lists_only:
+        return [*_orders(results, metric), *_coverage(results)]
     return [
         *_best(results, metric),
         *beats_from(results, metric, results.best_lists.method, "has better lists than every baseline"),

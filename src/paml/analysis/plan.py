@@ -13,7 +13,7 @@ from pydantic import Field
 from paml.files import as_model, read_json, write_text
 from paml.settings import Settings
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 KINDS = ("baseline", "reference", "method", "variant")
 """Kinds of entries, in the order of tables."""
 AGAIN = "compare again with this version"
@@ -28,17 +28,15 @@ class DataFacts(Settings):
     path: str
     fingerprint: str
     source: str
-    target: Literal["rating", "click"]
+    target: Literal["rating", "click", "choice"]
     users: int
     items: int
     interactions: int
-    click_weights: tuple[float, float] | None = None
-    """For clicks: the training weights of rows that were not clicked, and of rows that were."""
 
     @property
     def known(self) -> str:
         """What a user's support rows are called."""
-        return "rating" if self.target == "rating" else "interaction"
+        return {"rating": "rating", "click": "interaction", "choice": "choice"}[self.target]
 
 
 class MetricFacts(Settings):
@@ -95,7 +93,7 @@ class Entry(Settings):
 class Plan(Settings):
     """Everything that was asked for."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     created_by: str
     data: DataFacts
     recipe: str
@@ -125,6 +123,11 @@ class Plan(Settings):
     def list_headline(self) -> MetricFacts | None:
         """The metric by which lists are judged first; None if lists are not judged at all."""
         return next(iter(self.about("list")), None)
+
+    @property
+    def lists_only(self) -> bool:
+        """Whether entries are judged by lists alone, because there is nothing to predict for rows: choices."""
+        return self.headline.about == "list"
 
     @property
     def labels(self) -> dict[str, str]:

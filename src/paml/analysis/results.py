@@ -154,6 +154,9 @@ class Items(Settings):
     warm: dict[str, Number]
     cold: dict[str, Number]
     cold_users: int
+    known: dict[str, Number] = Field(default_factory=dict)
+    """On new items, for users who are training users; empty if no items were held out."""
+    known_users: int = 0
 
 
 class Cost(Settings):
@@ -209,7 +212,7 @@ class Results(Settings):
     >>> results.mean("reg_paml"), results.summary("reg_paml", "ndcg3", "minor").mean
     """
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     plan: Plan
     missing: tuple[MissingCell, ...]
     seeds: tuple[int, ...]

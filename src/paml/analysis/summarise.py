@@ -279,8 +279,14 @@ def _by_activity(rows: pl.DataFrame, metric: str, names: list[str]) -> tuple[Act
 
 def _items(scenarios: pl.DataFrame, metric: str, names: list[str]) -> Items:
     part = scenario(scenarios, "items")
-    warm, cold = (part.filter(pl.col("value") == kind) for kind in ("warm", "cold"))
-    return Items(warm=means(warm, metric, names), cold=means(cold, metric, names), cold_users=cold["user"].n_unique())
+    warm, cold, known = (part.filter(pl.col("value") == kind) for kind in ("warm", "cold", "known"))
+    return Items(
+        warm=means(warm, metric, names),
+        cold=means(cold, metric, names),
+        cold_users=cold["user"].n_unique(),
+        known=means(known, metric, names) if len(known) else {},
+        known_users=known["user"].n_unique(),
+    )
 
 
 def _cost(cost: pl.DataFrame, names: list[str]) -> dict[str, Cost]:

@@ -21,7 +21,7 @@ lenskit_ranking  LensKit's item neighbours, EASE, SLIM and implicit factorisatio
 
 from paml.baselines.means import SHRINKAGES, BiasModel, tuned_bias
 from paml.baselines.registry import BASELINES, Baseline, baselines_for, find_baseline, rankers_for
-from paml.baselines.rows import Fitted, Predictor, Ranker, SplitRows, reweighted
+from paml.baselines.rows import Fitted, Predictor, Ranker, SplitRows
 
 __all__ = [
     "BASELINES",
@@ -35,6 +35,5 @@ __all__ = [
     "baselines_for",
     "find_baseline",
     "rankers_for",
-    "reweighted",
     "tuned_bias",
 ]

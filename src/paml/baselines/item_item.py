@@ -24,7 +24,7 @@ from paml.baselines.popularity import ProfilePopularity, tuned_profile
 from paml.baselines.rows import Fitted, Setting, tune_ranker
 from paml.data.dataset import Dataset
 from paml.engine.autoencoder import co_occurrences, item_item, sparse_matrix
-from paml.episodes.histories import Histories
+from paml.episodes.histories import Histories, counts_alike
 from paml.episodes.tasks import Known
 from paml.evaluation.ranking import Rank
 
@@ -119,8 +119,8 @@ def fit_edlae(data: Dataset, seed: int) -> Fitted:
     def fit(dropout: float, few_dropout: float, ridge: float, popularity: float, rows: str) -> Autoencoder:
         return Autoencoder(learn(rows, dropout, ridge), learn(rows, few_dropout, ridge), profile, popularity)
 
-    clicks = data.schema.target.kind == "click"  # there is only one way to weight them
-    return tune_ranker(data, [one for one in EDLAE_GRID if not clicks or one["rows"] == "graded"], fit)
+    alike = counts_alike(data.schema.target)  # then there is only one way to weight them
+    return tune_ranker(data, [one for one in EDLAE_GRID if not alike or one["rows"] == "graded"], fit)
 
 
 def _learner(histories: Histories) -> Callable[[str, float, float], ItemWeights]:

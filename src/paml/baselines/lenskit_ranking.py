@@ -28,7 +28,7 @@ from paml.baselines.popularity import Popularity
 from paml.baselines.rows import Fitted, Ranker, Setting, tune_ranker
 from paml.data.dataset import Dataset
 from paml.episodes import ragged
-from paml.episodes.histories import Histories
+from paml.episodes.histories import Histories, counts_alike
 from paml.evaluation.ranking import Rank
 
 if TYPE_CHECKING:
@@ -250,8 +250,8 @@ def _tuned(data: Dataset, grid: tuple[dict[str, Setting], ...], fit: Callable[..
         training = dataset(rows)
         return popularity if training is None else fit(training, rows, popularity, **settings)
 
-    clicks = data.schema.target.kind == "click"
-    return tune_ranker(data, [one for one in grid if not clicks or one["rows"] == "liked"], fit_one)
+    alike = counts_alike(data.schema.target)
+    return tune_ranker(data, [one for one in grid if not alike or one["rows"] == "liked"], fit_one)
 
 
 def _items(scorer: "ItemKNNScorer | EASEScorer | SLIMScorer | ImplicitMFScorer") -> np.ndarray:

@@ -16,8 +16,9 @@ from paml.baselines.rows import Fitted
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
 
-RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
+RATING, CLICK, CHOICE = frozenset({"rating"}), frozenset({"click"}), frozenset({"choice"})
 BOTH = RATING | CLICK
+EVERY = BOTH | CHOICE
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Baseline:
         """Raise a SettingsError unless it predicts this kind of target and its package is installed."""
         if kind not in self.kinds:
             problem = f"the baseline '{self.name}' does not predict a {kind}"
-            raise SettingsError(problem, remedy=f"choose from {', '.join(baselines_for(kind))}")
+            fitting = baselines_for(kind) | rankers_for(kind)
+            raise SettingsError(problem, remedy=f"choose from {', '.join(fitting)}")
         if not self.is_installed():
             missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
             raise SettingsError(missing, remedy="pip install 'paml[baselines]'")
@@ -68,12 +70,12 @@ _ALL = (
     Baseline("logistic", "logistic regression", CLICK, fit_logistic, "sklearn"),
     Baseline("lightgbm", "gradient boosting (LightGBM)", BOTH, fit_lightgbm, "lightgbm"),
     Baseline("retrained_mf", "matrix factorisation, retrained", RATING, fit_retrained, reference=True),
-    Baseline("popular", "most liked", BOTH, fit_popular, ranks=True),
-    Baseline("popular_profile", "most liked by profile", BOTH, fit_popular_profile, ranks=True),
+    Baseline("popular", "most liked", EVERY, fit_popular, ranks=True),
+    Baseline("popular_profile", "most liked by profile", EVERY, fit_popular_profile, ranks=True),
     Baseline(
         "lenskit_implicit_knn",
         "item neighbours, implicit (LensKit)",
-        BOTH,
+        EVERY,
         fit_implicit_neighbours,
         "lenskit",
         ranks=True,
@@ -81,14 +83,14 @@ _ALL = (
     Baseline(
         "lenskit_implicit_mf",
         "implicit factorisation, folded in (LensKit)",
-        BOTH,
+        EVERY,
         fit_implicit_factorisation,
         "lenskit",
         ranks=True,
     ),
-    Baseline("lenskit_slim", "sparse linear method (LensKit)", BOTH, fit_slim, "lenskit", ranks=True),
-    Baseline("lenskit_ease", "EASE (LensKit)", BOTH, fit_ease, "lenskit", ranks=True),
-    Baseline("edlae", "linear autoencoder + profile (EDLAE)", BOTH, fit_edlae, ranks=True),
+    Baseline("lenskit_slim", "sparse linear method (LensKit)", EVERY, fit_slim, "lenskit", ranks=True),
+    Baseline("lenskit_ease", "EASE (LensKit)", EVERY, fit_ease, "lenskit", ranks=True),
+    Baseline("edlae", "linear autoencoder + profile (EDLAE)", EVERY, fit_edlae, ranks=True),
 )
 BASELINES: dict[str, Baseline] = {baseline.name: baseline for baseline in _ALL}
 
@@ -99,7 +101,7 @@ def baselines_for(kind: str) -> dict[str, Baseline]:
 
 
 def rankers_for(kind: str) -> dict[str, Baseline]:
-    """The baselines that rank the whole catalogue, given ratings or clicks."""
+    """The baselines that rank the whole catalogue, given ratings, clicks or choices."""
     return {name: one for name, one in BASELINES.items() if kind in one.kinds and one.ranks}
 
 

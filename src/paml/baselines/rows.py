@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from paml.data.dataset import Dataset
-from paml.data.schema import CLICK_WEIGHTS, Target
+from paml.data.schema import Target
 from paml.engine.heads import on_scale
 from paml.episodes import ragged
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Split, Tasks
 from paml.evaluation.metrics import squared_error, weighted_entropy
 from paml.evaluation.ranking import Rank, quality
 
-Split = Literal["train", "validation", "test"]
 Setting = float | int | str
 CELLS_FOR_TUNING = 1 << 26  # validation users times items that a ranker's settings are judged by
 
@@ -114,21 +113,10 @@ class Ranker(Protocol):
 PredictorT = TypeVar("PredictorT", bound=Predictor)
 
 
-def reweighted(p_N: np.ndarray, weights: tuple[float, float] = CLICK_WEIGHTS) -> np.ndarray:
-    """The prediction that minimises the weighted entropy where a click has probability p.
-
-    -w1 p log(q) - w0 (1 - p) log(1 - q) is smallest at q = w1 p / (w1 p + w0 (1 - p)). Without this step, a predictor
-    fitted without the weights would lose to one fitted with them, even if it knew the true probabilities.
-    """
-    w0, w1 = weights
-    q_N: np.ndarray = w1 * p_N / (w1 * p_N + w0 * (1 - p_N))
-    return q_N
-
-
 def to_target(raw_N: np.ndarray, target: Target) -> np.ndarray:
-    """Raw ratings or probabilities in the form that the metrics expect: on the scale, or reweighted."""
+    """Raw ratings or probabilities in the form that the metrics expect: on the scale, or never quite certain."""
     if target.kind == "click":
-        return reweighted(np.clip(np.asarray(raw_N, dtype=np.float64), 1e-6, 1 - 1e-6))
+        return np.clip(np.asarray(raw_N, dtype=np.float64), 1e-6, 1 - 1e-6)
     raw = torch.from_numpy(np.asarray(raw_N, dtype=np.float64))
     return on_scale(raw, target.low, target.high).numpy()
 

@@ -3,7 +3,7 @@
 For fitting, all targets and items of test users are erased; for prediction, the targets of their query rows are; for
 ranking, the items of these as well. An erased target is NaN, so that a method that used one would end with NaN weights
 or predictions; an erased item is a number that no array has, so that using it is an IndexError. That training steps
-read only rows of training users is asserted row by row, where batches are loaded (`episodes.batches.Loader`).
+read only rows of training users is checked row by row, where batches are loaded (`episodes.batches.Loader`).
 """
 
 from typing import Literal
@@ -12,11 +12,13 @@ import numpy as np
 import polars as pl
 
 from paml.data.dataset import Dataset
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Split, Tasks
 from paml.errors import TrainingError
 
 Erased = Literal["all", "targets", "query", "items"]
 """Of test users: all targets and items, all targets, the targets of query rows, targets and items of query rows."""
+PREDICTED: tuple[Split, ...] = ("test", "known")
+"""The splits that come last, whose query rows are to be predicted."""
 _WHOLE_USERS, _WITH_ITEMS = ("all", "targets"), ("all", "items")
 
 
@@ -32,10 +34,12 @@ class BlindedDataset(Dataset):
         array = super().array(name)
         if not len(array) or not (name == "target" or (name == "item" and self._erased in _WITH_ITEMS)):
             return array
-        copy: np.ndarray = np.load(self.path / "arrays" / f"{name}.npy", mmap_mode="c", allow_pickle=False)
-        tasks, nothing = Tasks.of(self, "test"), np.nan if name == "target" else np.iinfo(copy.dtype).max
-        first, end = int(tasks.offsets[0]), int(tasks.offsets[-1])
-        copy[first:end][slice(None) if self._erased in _WHOLE_USERS else tasks.query_mask()] = nothing
+        copy = self._map(name, "c")
+        nothing = np.nan if name == "target" else np.iinfo(copy.dtype).max
+        for split in PREDICTED:
+            tasks = Tasks.of(self, split)
+            first, end = int(tasks.offsets[0]), int(tasks.offsets[-1])
+            copy[first:end][slice(None) if self._erased in _WHOLE_USERS else tasks.query_mask()] = nothing
         return copy
 
     def interactions(self) -> pl.LazyFrame:

@@ -36,7 +36,7 @@ class Measure:
     digits: int
     """Decimal places in tables."""
     targets: frozenset[str]
-    """Kinds of target (rating, click) that it measures."""
+    """Kinds of target (rating, click, choice) that it measures."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,26 @@ def auc(label_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> n
 
 
 def weighted_entropy(label_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
-    """NEL: mean of -w log p(label), w = 0.9 clicked and 0.1 not clicked; lower is better (Sec. D.6)."""
-    p_N = np.clip(np.asarray(prediction_N, dtype=np.float64), 1e-12, 1 - 1e-12)
+    """NEL: mean of -w log q(label), w = 0.9 clicked and 0.1 not clicked; lower is better (Sec. D.6).
+
+    q is what the weighted loss asks for where a click has the predicted chance p (`reweighted`): for a model trained
+    with this loss, its own softmax.
+    """
+    q_N = np.clip(reweighted(np.asarray(prediction_N, dtype=np.float64)), 1e-12, 1 - 1e-12)
     w0, w1 = CLICK_WEIGHTS
     clicked_N = np.asarray(label_N) > 0
-    return per_user_mean(np.where(clicked_N, -w1 * np.log(p_N), -w0 * np.log1p(-p_N)), count_U)
+    return per_user_mean(np.where(clicked_N, -w1 * np.log(q_N), -w0 * np.log1p(-q_N)), count_U)
+
+
+def reweighted(p_N: np.ndarray) -> np.ndarray:
+    """The prediction that minimises the weighted entropy where a click has probability p.
+
+    -w1 p log(q) - w0 (1 - p) log(1 - q) is smallest at q = w1 p / (w1 p + w0 (1 - p)). Without this step, even somebody
+    who knew the true probabilities would lose to a predictor that was fitted with the weights.
+    """
+    w0, w1 = CLICK_WEIGHTS
+    q_N: np.ndarray = w1 * p_N / (w1 * p_N + w0 * (1 - p_N))
+    return q_N
 
 
 def _dcg(gain_N: np.ndarray, score_N: np.ndarray, count_U: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -155,9 +170,9 @@ def _divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
     return quotient
 
 
-RATING, CLICK = frozenset({"rating"}), frozenset({"click"})
-EVERY = RATING | CLICK
-"""Lists are judged in the same way, whatever was predicted."""
+RATING, CLICK, CHOICE = frozenset({"rating"}), frozenset({"click"}), frozenset({"choice"})
+EVERY = RATING | CLICK | CHOICE
+"""Lists are judged in the same way, whatever was predicted; of choices, only they are judged."""
 SHOWN = 10
 """Items that a user would be shown: the first so many of a list."""
 
@@ -201,7 +216,7 @@ _ALL: tuple[AnyMetric, ...] = (
     ListMetric("recall20", "recall@20, catalogue", "higher", 3, EVERY, _per_list(ranking.recall, k=20)),
     ListMetric("hit10", "hit@10, catalogue", "higher", 3, EVERY, _per_list(ranking.hit, k=10)),
     ListMetric("mrr", "MRR, catalogue", "higher", 3, EVERY, _per_list(ranking.reciprocal_rank)),
-    ListMetric("liked10", "liked of rated", "higher", 3, EVERY, _per_list(ranking.liked_share, k=SHOWN)),
+    ListMetric("liked10", "liked of rated", "higher", 3, RATING | CLICK, _per_list(ranking.liked_share, k=SHOWN)),
     ListMetric("popularity", "popularity", "lower", 3, EVERY, _popularity, "contents"),
     ListMetric("novelty", "novelty, bits", "higher", 2, EVERY, _novelty, "contents"),
     ListMetric("diversity", "diversity", "higher", 3, EVERY, _diversity, "contents"),
@@ -209,11 +224,12 @@ _ALL: tuple[AnyMetric, ...] = (
     ExposureMetric("gini", "Gini of exposure", "lower", 3, EVERY, _gini),
 )
 METRICS: dict[str, AnyMetric] = {metric.name: metric for metric in _ALL}
-"""All metrics, in the order of tables; the first for a kind of target is its headline, a loss that training watches."""
+"""All metrics, in the order of tables; the first for a kind of target is its headline, which training watches if it is
+one of rows."""
 
 
 def metrics_for(kind: str) -> list[Metric | ListMetric]:
-    """The metrics of ratings, or of clicks, that have one value per user; the headline first."""
+    """The metrics of a kind of target that have one value per user; the headline first."""
     return [metric for metric in _all_for(kind) if not isinstance(metric, ExposureMetric)]
 
 
@@ -232,9 +248,9 @@ def exposure_metrics(kind: str) -> list[ExposureMetric]:
     return [metric for metric in _all_for(kind) if isinstance(metric, ExposureMetric)]
 
 
-def headline(kind: str) -> Metric:
-    """The metric by which ratings, or clicks, are judged first: MSE, or NEL."""
-    return row_metrics(kind)[0]
+def headline(kind: str) -> Metric | ListMetric:
+    """The metric by which a kind of target is judged first: MSE of ratings, NEL of clicks, nDCG@10 of choices."""
+    return metrics_for(kind)[0]
 
 
 def _all_for(kind: str) -> list[AnyMetric]:

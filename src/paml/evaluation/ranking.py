@@ -9,6 +9,7 @@ Legend: U users, B users of a block, I items, L places of a list, Q query rows.
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,13 +99,22 @@ def rank_users(data: Dataset, tasks: Tasks, rank: Rank, shots: int | None = None
 
 @torch.no_grad()
 def rank_by_all(
-    data: Dataset, tasks: Tasks, orders: Orders, shots: int | None = None, liked: float | None = None
+    data: Dataset,
+    tasks: Tasks,
+    orders: Orders,
+    shots: int | None = None,
+    liked: float | None = None,
+    whole: Mapping[str, Lists] | None = None,
 ) -> dict[str, Lists]:
-    """The same by everything that lists may be ordered by."""
+    """The same by everything that lists may be ordered by.
+
+    `whole` are the lists of the same users given their whole support sets: those of users with no more than `shots`
+    support rows are taken from there.
+    """
     items, liked = data.manifest.items, liked_level(data.schema.target) if liked is None else liked
     item_N, target_N = data.array("item"), data.array("target")
-    found = {name: _no_lists(len(tasks)) for name in orders.names}
-    for batch in tasks.stored(users_at_once(items), shots):
+    found = {name: _no_lists(len(tasks)) if whole is None else deepcopy(whole[name]) for name in orders.names}
+    for batch in tasks.stored(users_at_once(items), shots, shortened=whole is not None):
         user_B = batch.user_B - tasks.first
         start_B = np.asarray(tasks.offsets[user_B], dtype=np.int64)
         stored = Block.of(start_B, np.asarray(tasks.support[user_B], dtype=np.int64))
@@ -149,7 +159,12 @@ def _fill(
 
 def quality(data: Dataset, tasks: Tasks, rank: Rank, liked: float | None = None) -> float:
     """What settings of rankers are chosen by: nDCG@10, a mean over users, then over numbers of known ratings."""
-    found = [discounted_gain(rank_users(data, tasks, rank, shots, liked), 10) for shots in JUDGED_SHOTS]
+    orders = Orders.single(rank)
+    whole = rank_by_all(data, tasks, orders, None, liked)
+    lists = [
+        lists for shots in JUDGED_SHOTS for lists in rank_by_all(data, tasks, orders, shots, liked, whole).values()
+    ]
+    found = [discounted_gain(one, 10) for one in lists]
     means = [float(np.nanmean(value_U)) for value_U in found if np.isfinite(value_U).any()]
     return float(np.mean(means)) if means else float("nan")
 

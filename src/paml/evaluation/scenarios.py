@@ -72,11 +72,11 @@ class _Entry:
         require_untouched(prediction_N[self.tasks.query_mask()], f"{self.name}{known}")
         return prediction_N, rate_U
 
-    def lists(self, shots: int | None) -> dict[str, Lists]:
-        """What each user would be shown, by what it is ordered by; the usual first."""
+    def lists(self, shots: int | None, whole: dict[str, Lists] | None = None) -> dict[str, Lists]:
+        """What each user would be shown, by what it is ordered by; the usual first. `whole`: with all ratings known."""
         if self.orders is None:
             return {}
-        return rank_by_all(self.data, self.tasks, _checked(self.orders, self.name), shots, self.liked)
+        return rank_by_all(self.data, self.tasks, _checked(self.orders, self.name), shots, self.liked, whole)
 
     def rows(self, predicted: tuple[np.ndarray, np.ndarray | None] | None, lists: Lists | None) -> pl.DataFrame:
         """One row per user; null for what the entry does not do."""
@@ -114,11 +114,14 @@ def score(
     few: bool,
     orders: Orders | None = None,
     liked: float | None = None,
+    predict_known: Callable[[], np.ndarray] | None = None,
+    rate_U: np.ndarray | None = None,
 ) -> Scores:
     """Score an entry on the test users; `few` also asks for the k-shot scenarios.
 
     `predict` is None for an entry that only ranks, `orders` for one that only predicts; `liked` is the lowest target of
-    a relevant item (by default `ranking.liked_level`).
+    a relevant item (by default `ranking.liked_level`); `rate_U` are the rates of one that only ranks. `predict_known`
+    predicts the rows of known users, who are asked about new items, if the data set has any.
     """
     tasks = Tasks.of(data, "test")
     one = _Entry(data, entry, predict, orders, liked, tasks, None if orders is None else ItemFacts.of(data))
@@ -126,17 +129,24 @@ def score(
     predicted = one.predictions(None)
     seconds = time.perf_counter() - started
     started = time.perf_counter()
-    by = one.lists(None)
+    whole = one.lists(None)
     rank_seconds = time.perf_counter() - started
-    lists = _usual(by)
+    lists = _usual(whole)
     rows = one.rows(predicted, lists)
-    scenarios = [_marked(rows, "shots", _number(None)), *one.further(by, None)]
+    if rate_U is not None:
+        rows = rows.with_columns(rate=pl.Series(rate_U))
+    scenarios = [_marked(rows, "shots", _number(None)), *one.further(whole, None)]
     for shots in SHOTS if few else ():
-        by = one.lists(shots)
+        by = one.lists(shots, whole)
         scenarios.append(_marked(one.rows(one.predictions(shots), _usual(by)), "shots", _number(shots)))
         scenarios += one.further(by, shots)
     query_N, prediction_N = tasks.query_mask(), None if predicted is None else predicted[0]
     scenarios += [] if prediction_N is None else _by_item(data, tasks, query_N, prediction_N)
+    known = Tasks.of(data, "known")
+    if predict_known is not None and len(known):
+        known_N = predict_known()
+        require_untouched(known_N[known.query_mask()], f"{entry} for known users")
+        scenarios.append(_marked(score_rows(data, known, known_N, np.zeros(len(known))), "items", "known"))
     clicks = data.schema.target.kind == "click" and prediction_N is not None
     return Scores(
         rows.with_columns(_profile(data, tasks)),

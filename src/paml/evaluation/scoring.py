@@ -4,7 +4,7 @@ Legend: B users, I items, U users of a split, N rows, Q query rows.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,13 +13,12 @@ from torch import Tensor
 
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, SupportBatch
-from paml.episodes.tasks import Block, Known, Tasks
+from paml.episodes.tasks import Block, Known, Split, Tasks
 from paml.evaluation import metrics
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.ranking import Lists, Rank
 from paml.methods.learner import Ensemble
 
-Split = Literal["train", "validation", "test"]
 BATCH_USERS = 64
 USERS_AT_ONCE = 4096
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when all items are scored
@@ -100,7 +99,7 @@ class CatalogueScorer:
             chunks = [slice(start, start + step) for start in range(0, self._items, step)]
             outputs = (member.outputs_of_all(adapted, chunk, self._context) for chunk in chunks)
             total_BI = total_BI + torch.cat([member.head.predict(out_BRK).cpu() for out_BRK in outputs], dim=1)
-        return total_BI / len(self._tables)
+        return self._members[0].head.finish(total_BI / len(self._tables))
 
     def rank(self, score: Callable[[SupportBatch], Tensor] | None = None) -> Rank:
         """Ranks users by these predictions or, given what is known about them, by another `score`."""

@@ -73,12 +73,17 @@ def _run_baseline(data: Dataset, plan: Plan, name: str, seed: int) -> tuple[Scor
         assert predictor is not None
         return predictor.predict(test if shots is None else test.with_shots(shots)), None
 
+    def predict_known() -> np.ndarray:
+        assert predictor is not None
+        return predictor.predict(SplitRows.of(BlindedDataset(data, "query"), "known"))
+
     cost = pl.DataFrame({"fit_seconds": [seconds], "refit_seconds": [fitted.refit_seconds]})
     cost = cost.with_columns(pl.col("refit_seconds").cast(pl.Float64), chosen=pl.lit(json.dumps(fitted.chosen)))
     few, predicts = not baseline.reference, None if predictor is None else predict
+    known = None if predictor is None or baseline.reference else predict_known
     ranker, blinded = fitted.ranker, BlindedDataset(data, "items")
     orders = None if ranker is None else Orders.single(ranker.rank(blinded))
-    scores = score(data, name, predicts, few=few, orders=orders, liked=plan.liked)
+    scores = score(data, name, predicts, few=few, orders=orders, liked=plan.liked, predict_known=known)
     return replace(scores, milliseconds=None) if baseline.reference else scores, {"cost": cost}
 
 
@@ -105,6 +110,9 @@ def _run_method(
     def predict(shots: int | None) -> tuple[np.ndarray, np.ndarray]:
         return predict_rows(run.ensemble, loader, tasks, shots)
 
+    def predict_known() -> np.ndarray:
+        return predict_rows(run.ensemble, loader, Tasks.of(data, "known"))[0]
+
     frames = {"history": _history(path), "cost": _cost(run, seconds)}
     if seed == plan.seeds[0] and run.ensemble.members[0].network.user.width:
         frames["embeddings"] = _embeddings(run, loader, tasks, data)
@@ -112,7 +120,18 @@ def _run_method(
     orders = (
         orders_of(run, BlindedDataset(data, "items")) if can_be_ranked(run, len(tasks), data.manifest.items) else None
     )
-    scores = score(data, entry.name, predicts, few=True, orders=orders, liked=plan.liked)
+    known = None if predicts is None else predict_known
+    rate_U = predict(None)[1] if run.rater is None else None
+    scores = score(
+        data,
+        entry.name,
+        predicts,
+        few=True,
+        orders=orders,
+        liked=plan.liked,
+        predict_known=known,
+        rate_U=rate_U,
+    )
     return scores, frames
 
 

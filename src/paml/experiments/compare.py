@@ -20,7 +20,9 @@ from paml.errors import TrainingError
 from paml.experiments.cells import run_cell
 from paml.experiments.environment import record_environment
 from paml.experiments.plan import choose_entries, make_plan, open_comparison
-from paml.progress import SILENT, Inside, Progress
+from paml.files import make_folder
+from paml.locks import NAME as LOCK, hold
+from paml.progress import Inside, Progress, chosen
 from paml.report.refresh import refresh
 
 ABLATION = (
@@ -45,22 +47,24 @@ def compare(
     same_split: bool = False,
     group_by: str | None = None,
     liked: float | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Results:
     """Fit every method, variant and baseline with every seed; write results, tables and a report to `out`.
 
     Without `methods`, all are compared (with the recipe `paper`, the paper's six); without `baselines`, all whose
-    packages are installed. `variants` are methods with other settings (`"reg_paml gamma=0.01"`); `settings` replace the
-    recipe's in all methods. Each seed has its own split of the users, unless `same_split`; `group_by` is a user field
-    whose values are also compared. `liked` is the lowest target of an item that belongs on a user's list (by default
-    three quarters of the scale: 4 of 5). An unfinished comparison in `out` is continued. A training that diverges is
-    excluded with the reason, and the others go on.
+    packages are installed. `variants` are methods with other settings (`"reg_paml gamma=0.01"`); `settings` and further
+    keywords replace the recipe's in all methods. Each seed has its own split of the users, unless `same_split`;
+    `group_by` is a user field whose values are also compared. `liked` is the lowest target of an item that belongs on a
+    user's list (by default three quarters of the scale: 4 of 5). An unfinished comparison in `out` is continued. A
+    training that diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
     """
-    data = data if isinstance(data, Dataset) else Dataset.open(data)
+    data, shown = Dataset.of(data), chosen(progress)
+    data.verify_once(shown)
     entries = choose_entries(data.schema.target.kind, recipe, methods, baselines, variants)
     wanted = make_plan(
         data,
@@ -69,12 +73,14 @@ def compare(
         recipe,
         same_split=same_split,
         group_by=group_by,
-        settings=dict(settings or {}),
+        settings={**(settings or {}), **more},
         liked=liked,
     )
     folder = Path(out)
-    run_grid(data, folder, open_comparison(folder, wanted), progress)
-    return refresh(folder)
+    make_folder(folder)
+    with hold(folder / LOCK, folder, "comparing in it"):
+        run_grid(data, folder, open_comparison(folder, wanted), shown)
+        return refresh(folder)
 
 
 def run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> None:
@@ -117,4 +123,6 @@ def _split(data: Dataset, folder: Path, plan: Plan, seed: int) -> Dataset:
     if plan.same_split or seed == 0:
         return data
     path = folder / "splits" / str(seed)
-    return Dataset.open(path) if path.exists() else resplit(data, data.manifest.protocol.seed + seed, path)
+    split = Dataset.open(path) if path.exists() else resplit(data, data.manifest.protocol.seed + seed, path)
+    split.verify_once()
+    return split

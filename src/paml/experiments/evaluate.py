@@ -8,12 +8,12 @@ import polars as pl
 
 from paml.data.dataset import Dataset
 from paml.data.schema import liked_level
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import Split, Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
 from paml.evaluation.ranking import Lists, check_liked, rank_by_all
-from paml.evaluation.scoring import Split, list_columns, summarise
+from paml.evaluation.scoring import list_columns, summarise
 from paml.experiments.orders import orders_of
 from paml.files import write_table
 from paml.training.run import Run
@@ -38,7 +38,7 @@ def evaluate(
     >>> paml.evaluate(run)["mse"]["all"], paml.evaluate(run)["ndcg10"]["all"]
     """
     run = run if isinstance(run, Run) else Run.load(run)
-    opened = run.data(data.path if isinstance(data, Dataset) else data)
+    opened = run.data(None if data is None else Dataset.of(data).path)
     check_liked(opened.schema.target, liked)
     items = ItemFacts.of(opened)
     rows, lists = scored_rows(run, opened, split, items, liked)

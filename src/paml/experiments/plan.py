@@ -11,13 +11,14 @@ from typing import Any
 from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, RateFacts, in_order, read_plan, write_plan
 from paml.baselines.registry import BASELINES, baselines_for, find_baseline, rankers_for
 from paml.data.dataset import Dataset
-from paml.data.schema import CLICK_WEIGHTS, liked_level
+from paml.data.schema import liked_level
 from paml.errors import SettingsError, nearest
 from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
 from paml.evaluation.ranking import check_liked
+from paml.locks import NAME as LOCK
 from paml.methods.registry import check_choice, find_method, methods_of
 from paml.settings import parse_assignments
-from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for
+from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for, trained_method
 
 
 def choose_entries(
@@ -79,7 +80,7 @@ def make_plan(
         settings={name: _as_typed(value) for name, value in settings.items()},
         gamma=usual.gamma,
         seeds=tuple(range(seeds)),
-        same_split=same_split,
+        same_split=same_split or not data.manifest.protocol.can_be_split_again,
         group_by=group_by,
         liked=liked_level(data.schema.target) if liked is None else liked,
         entries=in_order([with_facts(entry, recipe, settings, data.manifest.source.name, kind) for entry in entries]),
@@ -93,11 +94,14 @@ def with_facts(entry: Entry, recipe: str | Path, settings: Mapping[str, Any], so
     if entry.method is None:
         return entry
     given = {**settings, **entry.settings}
-    chooses = given.get("head") == CHOICE
-    chosen = load_recipe(recipe, entry.method, given, source, CHOICE if chooses else kind)
-    method, part = find_method(entry.method), None
+    chooses = CHOICE in (kind, given.get("head"))
+    trained = trained_method(kind, recipe, entry.method, given)
+    chosen = load_recipe(
+        recipe, trained, {**given, "head": CHOICE} if chooses else given, source, CHOICE if chooses else kind
+    )
+    method, part = find_method(trained), None
     if chooses or chosen.choice_part:
-        part = entry.method if chooses else chosen.choice_method or entry.method
+        part = trained if chooses else chosen.choice_method or entry.method
     largest = method.largest_rate
     rate = None if largest is None else RateFacts(label=method.rate_label, bound=largest(chosen))
     return entry.model_copy(update={"rate": rate, "choice_method": part})
@@ -128,7 +132,6 @@ def _facts(data: Dataset) -> DataFacts:
         users=manifest.users,
         items=manifest.items,
         interactions=manifest.interactions,
-        click_weights=CLICK_WEIGHTS if kind == "click" else None,
     )
 
 
@@ -175,7 +178,7 @@ def open_comparison(folder: Path, plan: Plan) -> Plan:
     """Begin a comparison in a folder, or continue and extend one of the same data and settings; the whole plan."""
     if (folder / "plan.json").exists():
         plan = _continued(read_plan(folder), plan, folder)
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(file.name != LOCK for file in folder.iterdir()):
         raise SettingsError(
             "is neither empty nor a comparison", where=folder, remedy="choose another folder", argument="out"
         )

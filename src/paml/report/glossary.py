@@ -55,7 +55,8 @@ _METRICS = {
     "ndcg10": (
         "nDCG@10, catalogue",
         "How good the list is that a user would be shown: all items but the support rows are ranked, never a sample; "
-        "relevant items (liked, or clicked, among the query rows) at the top count most. 1: all of them come first.",
+        "relevant items (liked, clicked or chosen, among the query rows) at the top count most. 1: all of them come "
+        "first.",
     ),
     "recall20": (
         "recall@20, hit@10, MRR",
@@ -67,6 +68,10 @@ _METRICS = {
 _ORDERS = (
     "What lists are ordered by. Choice is the chance that a user chooses an item, rating the predicted rating. "
     "Preference blends both with what goes with what, and with what is popular among users with the same profile."
+)
+_CHOICES = (
+    "What lists are ordered by. Choice is the chance that a user chooses an item. Preference blends it with what goes "
+    "with what, and with what is popular among users with the same profile."
 )
 _CHANCE = "What a random order of a user's query rows would have on average: the level below which nothing is learned."
 _RATES = {
@@ -86,7 +91,8 @@ def glossary(results: Results) -> dict[str, str]:
     names = [metric.name for metric in results.plan.metrics]
     metrics = {word: meaning for name, (word, meaning) in _METRICS.items() if name in names}
     chance = {"by chance": _CHANCE} if results.chance else {}
-    orders = {"preference, choice, rating": _ORDERS} if results.by.means else {}
+    known = {"preference, choice": _CHOICES} if results.plan.lists_only else {"preference, choice, rating": _ORDERS}
+    orders = known if results.by.means else {}
     used = {found.label for found in results.rates.values()}
     rates = {word: meaning for word, meaning in _RATES.items() if word in used}
     return {**_ALWAYS, **metrics, **orders, **chance, **rates}

@@ -20,6 +20,7 @@ LISTS = (
     "paired_lists",
 )
 AGAINST = "against_"
+LIKED_SHARE = "liked10"
 
 
 def is_about_lists(name: str) -> bool:
@@ -47,13 +48,17 @@ def lists(results: Results) -> Table:
 def _notes(results: Results) -> str:
     """What was ranked, what counts, and where the deviations are."""
     liked, noun = results.plan.liked, results.plan.data.known
-    counts = f"rated {liked:g} or higher" if noun == "rating" else "clicked"
-    return (
+    strong = "" if liked <= 1 else f" with a strength of {liked:g} or more"
+    counts = {"rating": f"rated {liked:g} or higher", "choice": f"chose{strong}"}.get(noun, "clicked")
+    share = "Liked of rated: the share of relevant items among those of the first ten that are query rows."
+    said = [
         f"All {results.plan.data.items:,} items but the user's own support rows are ranked. Relevant: items of query "
-        f"rows that the user {counts}; what is not among the rows counts as not relevant, though a user might like it. "
-        "Liked of rated: the share of relevant items among those of the first ten that are query rows. Means over users"
-        " and seeds; results.json has all deviations."
-    ) + "".join(f" {sentence}" for sentence in undefined(results, "list"))
+        f"rows that the user {counts}; what is not among the rows counts as not relevant, though a user might like it.",
+        *([share] if any(metric.name == LIKED_SHARE for metric in results.plan.metrics) else []),
+        "Means over users and seeds; results.json has all deviations.",
+        *undefined(results, "list"),
+    ]
+    return " ".join(said)
 
 
 def list_contents(results: Results) -> Table:

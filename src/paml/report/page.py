@@ -199,7 +199,7 @@ def _commands(plan: Plan, folder: str) -> list[str]:
         ["--recipe", plan.recipe, "--seeds", str(len(plan.seeds))],
         ["--same-split"] if plan.same_split else [],
         ["--group-by", plan.group_by] if plan.group_by else [],
-        ["--liked", f"{plan.liked:g}"] if plan.data.target == "rating" else [],
+        ["--liked", f"{plan.liked:g}"] if plan.data.target != "click" else [],
         ["--out", folder],
     ]
     return [" \\\n    ".join(shlex.join(part) for part in parts if part), shlex.join(["paml", "report", folder])]

@@ -55,12 +55,12 @@ def all_tables(results: Results) -> list[Table]:
         list_contents(results),
         list_shots(results),
         *shot_tests(results),
-        list_groups(results),
+        None if results.plan.lists_only else list_groups(results),  # `groups` has the same and more
         paired_lists(results),
         rates(results),
         paired(results),
         pairs(results),
-        shots(results),
+        None if results.plan.lists_only else shots(results),
         by_activity(results),
         by_group(results),
         items(results),
@@ -220,7 +220,13 @@ def items(results: Results) -> Table:
     columns = ["warm items", f"cold items ({count(found.cold_users, 'user')})"]
     title = f"{results.plan.headline.label} on warm and cold items"
     note = "Cold: no training user interacted with them. Users without such rows are excluded."
-    return by_entry(results, "items", title, columns, lambda name: [found.warm[name], found.cold[name]], note)
+    if not found.known:
+        return by_entry(results, "items", title, columns, lambda name: [found.warm[name], found.cold[name]], note)
+    columns = [f"new users, {column}" for column in columns]
+    columns.append(f"known users, cold items ({count(found.known_users, 'user')})")
+    note += " Known users are training users, with what training saw of them as support set."
+    values = found.warm, found.cold, found.known
+    return by_entry(results, "items", title, columns, lambda name: [one[name] for one in values], note)
 
 
 def cost(results: Results) -> Table:

@@ -21,10 +21,10 @@ class Criterion:
 
     @classmethod
     def find(cls, name: str | None, kind: str) -> "Criterion":
-        """The metric of this name; without a name, the loss."""
-        loss = headline(kind)
-        if name is None or name == loss.name:
-            return cls(loss, True)
+        """The metric of this name; without a name, the headline: a loss or, of choices, that of lists."""
+        first = headline(kind)
+        if name is None or name == first.name:
+            return cls(first, isinstance(first, Metric))
         known = {metric.name: metric for metric in metrics_for(kind) if metric.about != "contents"}
         if name not in known:
             raise SettingsError(f"trials cannot be judged by '{name}'", remedy=nearest(name, known), argument="by")

@@ -14,13 +14,10 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
-
-from filelock import FileLock, Timeout
 
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, TrainingError
@@ -28,11 +25,12 @@ from paml.evaluation.blinding import BlindedDataset
 from paml.experiments.tuning.criterion import Criterion
 from paml.experiments.tuning.space import Choice, Space, as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
-from paml.files import as_model, read_json, write_text
+from paml.files import as_model, make_folder, read_json, write_text
+from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method
-from paml.progress import SILENT, Inside, Progress
+from paml.progress import Inside, Progress, chosen
 from paml.settings import Settings, build
-from paml.training.recipe import Recipe, recipe_for
+from paml.training.recipe import CHOICE, Recipe, recipe_for, trained_method
 from paml.training.train import train
 
 if TYPE_CHECKING:
@@ -127,7 +125,7 @@ def tune(
     out: str | Path | None = None,
     space: str | Path | None = None,
     by: str | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> SearchResult:
@@ -136,16 +134,19 @@ def tune(
     Trials are judged by validation users alone; the first one is the recipe itself. The budget is a number of trials
     (`30`), a time (`"20m"`), or both (`"30,20m"`), and includes earlier calls in the same folder, which are continued.
     `space` is a TOML file with your own search space; `by` is the metric that trials are judged by, such as `"ndcg10"`,
-    instead of the loss. Settings, by name or as a mapping, are held fixed.
+    instead of the loss. Settings, by name or as a mapping, are held fixed. `progress` is as in `paml.train`.
 
     >>> found = paml.tune(data, budget="20m", out="search")
     >>> run = paml.train(data, recipe=found.best_recipe)
     """
-    data = data if isinstance(data, Dataset) else Dataset.open(data)
+    data = Dataset.of(data)
     find_method(method)
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
     start = recipe_for(data, recipe, method, held)
+    if data.schema.target.kind == CHOICE:
+        method = trained_method(CHOICE, recipe, method, held)
+        start = start.model_copy(update={"choice_method": method})  # so that the best recipe means the same for ridge
     searched, criterion = space_for(method, held, space), Criterion.find(by, data.schema.target.kind)
     first, end = data.manifest.splits["validation"]
     if first == end:
@@ -160,13 +161,16 @@ def tune(
         start=start.model_dump(mode="json"),
         space=as_values(searched),
         seed=seed,
-        by=None if criterion.is_loss else by,
+        by=None if criterion.is_loss else criterion.metric.name,
     )
     load_optuna()
-    _open_folder(folder, plan)
-    with _locked(folder), quiet():
+    shown = chosen(progress)
+    data.verify_once(shown)
+    make_folder(folder)
+    with hold(folder / LOCK, folder, "searching in it"), quiet():
+        _open_folder(folder, plan)
         search = _Search(BlindedDataset(data, "all"), folder, plan, start, searched, criterion)
-        search.run(limit, progress)
+        search.run(limit, shown)
         return search.result()
 
 
@@ -188,22 +192,11 @@ def _open_folder(folder: Path, plan: SearchPlan) -> None:
                 remedy = "repeat what it was begun with, or choose another folder"
                 raise SettingsError(f"was begun with {what}", where=folder, remedy=remedy, argument="out")
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if any(other.name != LOCK for other in folder.iterdir()):
         raise SettingsError(
             "is neither empty nor a search", where=folder, remedy="choose another folder", argument="out"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(file, plan.model_dump_json(indent=1) + "\n")
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Two searches in one folder would remove each other's runs."""
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
-    except Timeout:
-        raise SettingsError("another search is under way in it", where=folder, remedy="wait for it") from None
 
 
 class _Search:

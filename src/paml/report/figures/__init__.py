@@ -88,10 +88,7 @@ FIGURES: dict[str, _Kind] = {
     ),
     "calibration": _Kind(
         "Calibration",
-        _few(
-            "Predicted and observed share of clicks, by tenths of the predictions, corrected for the training weights;"
-            " on the dashed line they agree."
-        ),
+        _few("Predicted and observed share of clicks, by tenths of the predictions; on the dashed line they agree."),
         accuracy.calibration,
     ),
     "rates": _Kind(
@@ -163,12 +160,21 @@ def figures(folder: Path, results: Results) -> dict[str, Figure]:
     drawn = {}
     with style.drawing():
         for name, kind in FIGURES.items():
-            canvas = kind.draw(material)
+            canvas = None if name == "shots" and results.plan.lists_only else kind.draw(material)
             if canvas is not None:
-                svg = style.svg_text(canvas, name, kind.title)
+                title = _title(kind.title, results)
+                svg = style.svg_text(canvas, name, title)
                 caption = kind.caption if isinstance(kind.caption, str) else kind.caption(material)
-                drawn[name] = Figure(kind.title, caption, svg, style.pdf_bytes(canvas, kind.title))
+                drawn[name] = Figure(title, caption, svg, style.pdf_bytes(canvas, title))
     return drawn
+
+
+def _title(title: str, results: Results) -> str:
+    """Where lists alone are judged, a user's value is not an error, and nobody has rated anything."""
+    if not results.plan.lists_only:
+        return title
+    label = results.plan.headline.short
+    return title.replace("Users' errors", f"Users' {label}").replace("Errors", label).replace("ratings", "choices")
 
 
 def save_figures(drawn: dict[str, Figure], folder: Path) -> None:

@@ -245,13 +245,12 @@ def _user_boxes(metric: MetricFacts, users: dict[DrawnEntry, np.ndarray], axes: 
 
 def calibration(material: Material) -> Canvas | None:
     """Predicted against observed clicks, by tenths of the predictions."""
-    weights = material.results.plan.data.click_weights
-    if weights is None:
+    if material.results.plan.data.target != "click":
         return None
     curves = {}
     for entry in material.few(material.present("predictions")):
         own = material.frame("predictions").filter(pl.col("method") == entry.name)
-        predicted_B, observed_B = calibration_curve(own["p"].to_numpy(), own["label"].to_numpy(), weights)
+        predicted_B, observed_B = calibration_curve(own["p"].to_numpy(), own["label"].to_numpy())
         if len(predicted_B) > 1:
             curves[entry] = predicted_B, observed_B
     if not curves:
@@ -273,22 +272,13 @@ def calibration(material: Material) -> Canvas | None:
     return figure
 
 
-def calibration_curve(
-    p_N: np.ndarray, label_N: np.ndarray, weights: tuple[float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean prediction and share of clicks in tenths of equal size; predictions are first corrected for the weights.
-
-    Trained with weights w0 (not clicked) and w1 (clicked), q = w1 p / (w1 p + w0 (1 - p)) is predicted; so
-    p = w0 q / (w0 q + w1 (1 - q)).
-    """
-    w0, w1 = weights
+def calibration_curve(p_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean prediction and share of clicks in tenths of equal size."""
     known_N = np.isfinite(p_N)
-    q_N = p_N[known_N].astype(np.float64)
-    true_N = w0 * q_N / (w0 * q_N + w1 * (1 - q_N))
-    order = np.argsort(true_N, kind="stable")
+    p_N, clicked_N = p_N[known_N].astype(np.float64), label_N[known_N]
+    order = np.argsort(p_N, kind="stable")
     tenths = [part for part in np.array_split(order, BINS) if len(part)]
-    clicked_N = label_N[known_N]
-    predicted_B = np.array([true_N[part].mean() for part in tenths])
+    predicted_B = np.array([p_N[part].mean() for part in tenths])
     observed_B = np.array([clicked_N[part].mean() for part in tenths])
     return predicted_B, observed_B
 

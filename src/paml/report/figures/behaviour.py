@@ -28,7 +28,7 @@ def list_shots(material: Material) -> Canvas | None:
 
 def _shots(material: Material, metric: MetricFacts) -> Canvas | None:
     found, target = material.results.shots[metric.name], material.results.plan.data.target
-    what = "ratings" if target == "rating" else "events"
+    what = {"rating": "ratings", "click": "events", "choice": "choices"}[target]
     return _curves(material, found.values, found.means, f"known {what} of the user", metric)
 
 
@@ -86,7 +86,8 @@ def learning(material: Material) -> Canvas | None:
     if not shown or "validation" not in history.columns:
         return None
     known = history.filter(pl.col("validation").is_finite()).sort("seed", "epoch")
-    figure, axes = style.lines_panel(2.5, f"validation users' {material.unit}", "epoch")
+    watched = "loss" if material.results.plan.lists_only else material.unit
+    figure, axes = style.lines_panel(2.5, f"validation users' {watched}", "epoch")
     ends = []
     for entry in shown:
         own = known.filter(pl.col("method") == entry.name)
