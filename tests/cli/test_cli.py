@@ -93,7 +93,7 @@ def test_train_then_evaluate(tmp_path: Path, world: paml.Dataset) -> None:
     assert run(*train, "--resume", cwd=tmp_path).returncode == 0
     assert "already exists" in run(*train, cwd=tmp_path).stderr
     assert "unknown method" in run("train", world.path, "--method", "x", cwd=tmp_path).stderr
-    assert "expected validation or test" in run("evaluate", "R", "--split", "x", cwd=tmp_path).stderr
+    assert "expected validation, test or known" in run("evaluate", "R", "--split", "x", cwd=tmp_path).stderr
 
 
 def test_settings_cannot_reach_other_arguments(tmp_path: Path) -> None:

@@ -35,17 +35,19 @@ def head(method: str, path: str, length: int, *more: str) -> bytes:
 class Server:
     """A server process that can be stopped, killed and started again at the same port."""
 
-    def __init__(self, run: Path, log: Path, *options: str, host: str = "127.0.0.1") -> None:
+    def __init__(self, run: Path, log: Path, *options: str, host: str = "127.0.0.1", setup: str = "") -> None:
+        """`setup` is code that is run first, such as shorter deadlines than a test would wait for."""
         self._run, self._log, self._options, self._host = run, log, options, host
+        self._setup = setup
         self._port = free_port()
         self._started = 0
         self.start()
 
     def start(self) -> None:
         self._started = self._log.stat().st_size if self._log.exists() else 0
-        code = "from paml.cli import main; main()"
+        code = f"{self._setup}\nfrom paml.cli import main; main()"
         command = [sys.executable, "-c", code, "serve", str(self._run), "--host", self._host]
-        command += ["--port", str(self._port), *self._options]
+        command += ["--port", str(self._port), "--max-wait", "0", *self._options]  # a busy machine is no fault
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
@@ -63,6 +65,10 @@ class Server:
         with suppress(httpx.TransportError):  # not yet
             return httpx.get(f"{self.url}/healthz", timeout=PATIENCE).is_success
         return False
+
+    def connect(self) -> socket.socket:
+        """A connection to it, to write to by hand."""
+        return socket.create_connection(("127.0.0.1", self._port), PATIENCE)
 
     @property
     def url(self) -> str:

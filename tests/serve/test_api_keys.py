@@ -8,7 +8,13 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from paml.errors import InputError, SettingsError
+from paml.serve.store.api_keys import SCOPES
 from paml.serve.store.store import Store
+
+
+def name_of(store: Store, secret: str) -> str | None:
+    found = store.check_key(secret)
+    return found and found.name
 
 
 def test_a_key_opens_until_it_is_revoked(store: Store) -> None:
@@ -17,14 +23,14 @@ def test_a_key_opens_until_it_is_revoked(store: Store) -> None:
     old = store.add_key("old")
     new = store.add_key("new 🔑")
     assert len({old, new}) == 2
-    assert (store.check_key(old), store.check_key(new)) == ("old", "new 🔑")
+    assert (name_of(store, old), name_of(store, new)) == ("old", "new 🔑")
     known = store.keys()
     assert {key.name for key in known} == {"old", "new 🔑"}
     assert all(timedelta(0) <= datetime.now(UTC) - key.created < timedelta(minutes=5) for key in known)
     assert store.revoke_key("old")
     assert not store.revoke_key("old")
     assert not store.revoke_key("a\0b")
-    assert (store.check_key(old), store.check_key(new)) == (None, "new 🔑")
+    assert (name_of(store, old), name_of(store, new)) == (None, "new 🔑")
     again = store.add_key("old")
     assert again != old
     assert store.check_key(old) is None
@@ -62,8 +68,8 @@ def test_names_of_keys_are_their_own(store: Store) -> None:
     secret = store.add_key("page")
     with pytest.raises(SettingsError, match="a key named 'page' already; choose another name, or revoke"):
         store.add_key("page")
-    assert store.check_key(secret) == "page"
-    for name in ("", "a\0b", "x" * 300):
+    assert name_of(store, secret) == "page"
+    for name in ("", "a\0b", "x" * 300, "\x1b[2J", "a\nb", "\u202egnp"):
         with pytest.raises(InputError, match="the key name"):
             store.add_key(name)
 
@@ -71,7 +77,40 @@ def test_names_of_keys_are_their_own(store: Store) -> None:
 def test_a_key_of_another_worker_is_known_at_once(store: Store, url: str) -> None:
     other = Store.open(url)
     secret = other.add_key("page")
-    assert store.check_key(secret) == "page"
+    assert name_of(store, secret) == "page"
     other.revoke_key("page")
     assert store.check_key(secret) is None
     other.close()
+
+
+def test_scopes_include_each_other_and_the_default_cannot_read_the_audit_log(store: Store) -> None:
+    opened = {scope: store.check_key(store.add_key(scope, scope)) for scope in SCOPES}
+    for scope, key in opened.items():
+        assert key is not None
+        assert key.scope == scope
+        assert [key.opens(other) for other in SCOPES] == [
+            other in SCOPES[: SCOPES.index(scope) + 1] for other in SCOPES
+        ]
+    default = store.check_key(store.add_key("default"))
+    assert default is not None
+    assert default.scope == "write"
+
+
+def test_a_key_expires(store: Store) -> None:
+    lasting = store.add_key("lasting", lifetime=timedelta(hours=1))
+    short = store.add_key("short", lifetime=timedelta(seconds=-1))
+    assert (name_of(store, lasting), name_of(store, short)) == ("lasting", None)
+    known = store.keys()
+    assert {key.name: key.has_expired() for key in known} == {"lasting": False, "short": True}
+    with pytest.raises(SettingsError, match="9999"):
+        store.add_key("eternal", lifetime=timedelta(days=10_000_000))
+
+
+def test_a_store_remembers_that_it_had_a_key(store: Store, url: str) -> None:
+    assert not store.has_had_keys()
+    store.add_key("page")
+    store.revoke_key("page")
+    again = Store.open(url)
+    assert again.keys() == []
+    assert again.has_had_keys()
+    again.close()

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from paml.errors import FormatError, PamlError, SettingsError
+from paml.serve.store.api_keys import digest_of
 from paml.serve.store.database import Database, file_url
 from paml.serve.store.migrations import STEPS, migrate
 from paml.serve.store.schema import metadata
@@ -39,9 +40,34 @@ def test_a_next_step_is_applied_once_and_keeps_what_is_there(url: str) -> None:
             assert connection.scalar(text("SELECT note FROM paml_users WHERE id = 'ann'")) == "moved"
     assert values_of(store, "ann") == {"a": 1}
     store.close()
-    with pytest.raises(FormatError, match=r"has version 2, this paml knows versions up to 1; use the newer"):
+    with pytest.raises(FormatError, match=r"has version 3, this paml knows versions up to 2; use the newer"):
         Store.open(url)
     database.close()
+
+
+def test_a_store_of_the_first_version_keeps_users_and_its_keys_open_what_they_opened(url: str) -> None:
+    database = Database(url)
+    with database.writing() as connection:
+        migrate(connection, url, STEPS[:1])
+        for number, name in enumerate(("ann", "bob"), start=1):
+            values = {"number": number, "id": name}
+            connection.execute(text("INSERT INTO paml_users VALUES (:number, :id, '{}', :number)"), values)
+        connection.execute(text("INSERT INTO paml_ratings VALUES (1, 'a', 5, '{}', 1)"))
+        old = {"digest": digest_of("secret"), "created": "2026-01-01T00:00:00+00:00"}
+        connection.execute(text("INSERT INTO paml_keys VALUES ('old', :digest, :created)"), old)
+        if database.kind == "sqlite":
+            connection.execute(text("UPDATE paml_counter SET value = 2"))
+        else:
+            connection.execute(text("SELECT setval('paml_versions', 2)"))
+    database.close()
+    store = Store.open(url)
+    assert values_of(store, "ann") == {"a": 5}
+    assert store.count() == 2
+    assert store.has_had_keys()
+    key = store.check_key("secret")
+    assert key is not None
+    assert (key.name, key.scope, key.expires) == ("old", "admin", None)
+    store.close()
 
 
 def test_a_step_that_fails_leaves_no_trace(url: str) -> None:
@@ -52,7 +78,7 @@ def test_a_step_that_fails_leaves_no_trace(url: str) -> None:
         migrate(connection, url, (*STEPS, {"sqlite": statements, "postgresql": statements}))
     with database.reading() as connection:
         assert "note" not in {column["name"] for column in inspect(connection).get_columns("paml_users")}
-        assert connection.scalar(text("SELECT version FROM paml_schema")) == 1
+        assert connection.scalar(text("SELECT version FROM paml_schema")) == len(STEPS)
     database.close()
     Store.open(url).close()
 

@@ -1,5 +1,9 @@
 """The description of the service is complete, and true: schemathesis tries what it allows and what it does not."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,6 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+import paml
 from serve.serving import Server
 from waiting import PATIENCE
 
@@ -22,6 +27,7 @@ OPERATIONS = {
     "/v1/recommend": {"post"},
     "/v1/items": {"get"},
     "/v1/model": {"get"},
+    "/v1/audit": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},
@@ -50,6 +56,39 @@ def test_answers_are_as_described(api: Any, path: str, method: str) -> None:
         case.call_and_validate(timeout=PATIENCE, excluded_checks=[positive_data_acceptance])
 
     call()
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing(server: Server, tmp_path: Path) -> None:
+    """All its phases and checks: methods that are not declared, the Allow header, valid and invalid requests, ..."""
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--no-color"]
+    command += ["--seed", "1", "--max-examples", "30", "--generation-database", "none"]
+    command += ["--exclude-checks", "positive_data_acceptance", "--suppress-health-check", "all"]
+    hooks = {"SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(Path(__file__).parent)}
+    found = subprocess.run(command, cwd=tmp_path, env={**os.environ, **hooks}, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+    assert "✅ Stateful" in found.stdout, "all phases were run"
+
+
+def test_a_path_names_all_methods_that_it_takes(client: httpx.Client) -> None:
+    for path, methods in OPERATIONS.items():
+        for method in {"GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD"} - {
+            m.upper() for m in methods
+        }:
+            # neither type nor body: what the path does not take is not read
+            answer = client.request(method, path.format(user_id="anna", item="1"))
+            assert answer.status_code == 405, (method, path)
+            assert answer.headers["allow"] == ", ".join(sorted(m.upper() for m in methods))
+
+
+def test_the_description_is_that_of_the_model(client: httpx.Client, trained: paml.Run) -> None:
+    models = client.get("/openapi.json").json()["components"]["schemas"]
+    profile = models["ProfileIn"]["properties"]["profile"]
+    assert set(profile["properties"]) == {field.name for field in trained.predictor.fields}
+    assert profile["additionalProperties"] is False
+    assert models["RatingIn"]["properties"]["value"]["enum"] == [1, 2, 3, 4, 5]
+    example = models["RecommendIn"]["examples"][0]
+    assert client.post("/v1/recommend", json=example).status_code == 200, "examples work as they are"
 
 
 def test_every_operation_is_described_with_examples(client: httpx.Client) -> None:

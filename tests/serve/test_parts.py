@@ -4,26 +4,40 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
+from starlette.types import Scope
 
 import paml
 from paml.errors import InputError
 from paml.recommend.predictor import Predictor
 from paml.recommend.requests import NewUser, Rating
 from paml.recommend.user import User
+from paml.serve.access import Access
 from paml.serve.batcher import Batcher
 from paml.serve.cache import UserCache
 from paml.serve.limits import CALLERS, Limits, RateLimiter
 from paml.serve.middleware import LOOPBACK, Guard, routed_path, segment
-from paml.serve.problems import Problem, shown
+from paml.serve.problems import Problem, shown, unavailable
 from paml.serve.service import Service
+from paml.serve.store.api_keys import Key
 from paml.serve.store.store import StoredUser
 from paml.serve.telemetry import Metrics
 from waiting import PATIENCE
+
+
+class NoKeys:
+    """A store that never had a key."""
+
+    async def key(self, secret: str) -> Key | None:
+        return None
+
+    async def has_had_keys(self) -> bool:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +222,16 @@ def test_rates_are_limited_per_caller_and_callers_are_forgotten() -> None:
 
 
 def test_guessing_keys_burdens_neither_the_store_nor_those_who_have_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paml.serve.middleware.KEY_SECONDS", PATIENCE)
+    monkeypatch.setattr("paml.serve.access.KEY_SECONDS", PATIENCE)
     asked: list[str] = []
 
-    async def check(secret: str) -> str | None:
-        asked.append(secret)
-        return "phone" if secret == "valid" else None
+    class Keys(NoKeys):
+        async def key(self, secret: str) -> Key | None:
+            asked.append(secret)
+            return Key("phone", datetime.now(UTC)) if secret == "valid" else None
 
     async def ask() -> None:
-        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=5), None, check)
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=5), None, Access(Keys(), always=True))
         guard._rates = RateLimiter(5, clock=lambda: 0.0)  # no second passes, however slow the machine is
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
 
@@ -247,7 +262,7 @@ def test_guessing_keys_burdens_neither_the_store_nor_those_who_have_a_key(monkey
 )
 def test_hosts_and_origins_however_written(header: str, value: str, status: int) -> None:
     async def ask() -> int:
-        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(), LOOPBACK, None)
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(), LOOPBACK, Access(NoKeys(), always=False))
         headers = {"Host": b"localhost", "Content-Type": b"application/json", header: value.encode("latin-1")}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
             return (await client.put("/v1/model", content=b"{}", headers=headers)).status_code
@@ -255,17 +270,21 @@ def test_hosts_and_origins_however_written(header: str, value: str, status: int)
     assert asyncio.run(ask()) == status
 
 
-def test_too_many_at_once_are_turned_away_before_the_store_is_asked() -> None:
+@pytest.mark.parametrize(("share", "status"), [(1.0, 503), (0.75, 429)], ids=["all", "a caller's share"])
+def test_too_many_at_once_are_turned_away_before_the_store_is_asked(share: float, status: int) -> None:
     asked: list[str] = []
     entered = asyncio.Event()
 
-    async def check(secret: str) -> str | None:
-        asked.append(secret)
-        await entered.wait()
-        return None
+    class Keys(NoKeys):
+        async def key(self, secret: str) -> Key | None:
+            asked.append(secret)
+            await entered.wait()
+            return None
+
+    limits = Limits(per_second=0, at_once=3 if share == 1 else 4, share=share)
 
     async def ask() -> list[int]:
-        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(per_second=0, at_once=3), None, check)
+        guard = Guard(PlainTextResponse("in"), Metrics(), limits, None, Access(Keys(), always=True))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
             calls = [client.get("/v1/model", headers={"Authorization": "Bearer x"}) for _ in range(10)]
             tasks = [asyncio.create_task(call) for call in calls]
@@ -274,8 +293,60 @@ def test_too_many_at_once_are_turned_away_before_the_store_is_asked() -> None:
             entered.set()
             return [(await task).status_code for task in tasks]
 
-    assert sorted(asyncio.run(ask())) == [401] * 3 + [503] * 7
+    assert sorted(asyncio.run(ask())) == [401] * 3 + [status] * 7
     assert len(asked) == 3
+
+
+def test_whether_keys_are_needed_is_asked_again_if_it_was_too_busy_to_be_asked() -> None:
+    answers = [unavailable("too busy", kind="overloaded"), True]
+
+    class Keys(NoKeys):
+        async def has_had_keys(self) -> bool:
+            answer = answers.pop(0)
+            if isinstance(answer, Problem):
+                raise answer
+            return answer
+
+    async def ask() -> list[int]:
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(), None, Access(Keys(), always=False))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
+            return [(await client.get("/v1/model")).status_code for _ in range(3)]
+
+    assert asyncio.run(ask()) == [503, 401, 401], "nobody gets in before the answer is known"
+
+
+def test_health_has_its_own_generous_limit() -> None:
+    async def ask() -> None:
+        limits = Limits(per_second=2, health_per_second=5)
+        guard = Guard(PlainTextResponse("in"), Metrics(), limits, None, Access(NoKeys(), always=False))
+        guard._rates, guard._health_rates = RateLimiter(2, lambda: 0.0), RateLimiter(5, lambda: 0.0)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
+            others = [(await client.get("/v1/model")).status_code for _ in range(6)]
+            assert others == [200] * 4 + [429] * 2
+            health = [(await client.get("/healthz")).status_code for _ in range(12)]
+            assert health == [200] * 10 + [429] * 2, "monitoring goes on, within limits"
+
+    asyncio.run(ask())
+
+
+def test_what_would_wait_too_long_is_refused_before_its_body_is_read() -> None:
+    read: list[bytes] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        read.append(b"{}")
+        yield b"{}"
+
+    def refuse(scope: Scope) -> None:
+        raise unavailable("too busy", kind="overloaded")
+
+    async def ask() -> httpx.Response:
+        access = Access(NoKeys(), always=False)
+        guard = Guard(PlainTextResponse("in"), Metrics(), Limits(), None, access, check_line=refuse)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://paml") as client:
+            return await client.post("/v1/recommend", content=body(), headers={"Content-Type": "application/json"})
+
+    assert asyncio.run(ask()).json()["type"] == "urn:paml:overloaded"
+    assert not read
 
 
 @pytest.mark.parametrize("name", ["anna", "a/b", "50%", "%2F", "a%252Fb", "אבג/", "🎬🍿", "a b?c#d"])

@@ -132,21 +132,6 @@ def test_reasons_are_those_of_the_service(visit: Visit) -> None:
     assert visit.page.evaluate("document.activeElement.id") == "top"
 
 
-def test_the_rate_among_all_in_a_drawing_and_in_words(visit: Visit) -> None:
-    page = visit.page
-    page.wait_for_selector("#rate figure svg")
-    rates = visit.ask("/rate-profile")
-    users = sum(rates["major"]) + sum(rates["minor"])
-    assert f"of {users} users" in visit.text("#rate-text")
-    bars = page.locator("#rate figure svg .major rect").count()
-    assert bars == sum(count > 0 for count in rates["major"])
-    assert page.locator("#rate figure svg").get_attribute("aria-label").startswith("Histogram of learning rates")
-    page.get_by_text("As a table").click()
-    cells = page.locator("#rate tbody td").all_inner_texts()
-    assert [int(cell) for cell in cells[::2]] == rates["major"]
-    assert [int(cell) for cell in cells[1::2]] == rates["minor"]
-
-
 def test_the_profile_is_stored_and_counts(visit: Visit) -> None:
     age = visit.page.get_by_label("Age").locator("option").nth(1).inner_text()
     visit.until(lambda: visit.page.get_by_label("Age").select_option(age))

@@ -1,10 +1,12 @@
 """The service as a process: what HTTP answers is what the library answers, and what was said is kept."""
 
 import json
+import re
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -298,11 +300,20 @@ def test_keys_are_managed_by_the_command(trained: paml.Run, tmp_path: Path) -> N
     url = f"sqlite:///{tmp_path / 'users.sqlite'}"
     secret = run("--new-key", "phone").stdout.strip()
     store = Store.open(url)
-    assert store.check_key(secret) == "phone"
-    assert run("--list-keys").stdout.strip().endswith("phone")
+    assert (found := store.check_key(secret))
+    assert (found.name, found.scope, found.expires) == ("phone", "write", None)
+    assert re.search(r"  write  no end  phone$", run("--list-keys").stdout.strip())
+    short = store.check_key(run("--new-key", "short", "--scope", "read", "--expires", "2").stdout.strip())
+    assert short
+    assert short.expires
+    assert (short.scope, short.expires - short.created) == ("read", timedelta(days=2))
+    assert f"  read   until {short.expires.isoformat()}  short" in run("--list-keys").stdout
     assert run("--revoke-key", "phone").exit_code == 0
     assert store.check_key(secret) is None
     store.close()
+    nameless = run("--scope", "read").exception
+    assert isinstance(nameless, paml.PamlError)
+    assert "given to a new key; name it" in str(nameless)
     again = run("--revoke-key", "phone").exception
     assert isinstance(again, paml.PamlError)
     assert "no key named 'phone'" in str(again)

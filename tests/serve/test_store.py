@@ -11,7 +11,8 @@ from sqlalchemy import create_engine, text
 
 from paml.errors import InputError, TooManyRatings, UnknownUser
 from paml.recommend.requests import Rating
-from paml.serve.store.store import MAX_ID, MAX_ITEM, Store
+from paml.serve.store.store import Store
+from paml.serve.store.values import MAX_ID, MAX_ITEM
 from serve.conftest import NewUrl
 
 # Emoji beyond the basic plane, right to left, combining marks, quotes and SQL, white space, percent signs of drivers.
@@ -45,8 +46,8 @@ def test_a_user_is_kept_as_they_were_given(store: Store) -> None:
     assert store.user("ann") is None
     assert store.version("ann") is None
     profile = {"age": "25", "zip": "0\0é🦊", "n": 3, "x": 0.1, "none": None, "tags": ["a", "b"]}
-    assert store.put_user("ann", profile)
-    assert not store.put_user("ann", profile)
+    assert store.put_user("ann", profile).created
+    assert not store.put_user("ann", profile).created
     version, count = store.add_ratings("ann", [Rating("318", 5, {"hour": "7"}), Rating("10", 0.1, {})])
     assert count == 2
     found = store.user("ann")
@@ -70,7 +71,7 @@ def test_ratings_are_idempotent_per_item_and_keep_the_order_of_writing(store: St
 
 def test_users_do_not_touch_each_other(store: Store) -> None:
     for name in IDS:
-        assert store.put_user(name, {"name": name})
+        assert store.put_user(name, {"name": name}).created
     for name in IDS:
         store.add_ratings(name, [Rating(item, place, {name: item}) for place, item in enumerate(IDS)])
     for name in IDS:
@@ -164,7 +165,7 @@ def test_a_deleted_user_is_gone(store: Store, url: str) -> None:
     assert store.user("ann") is None
     with pytest.raises(UnknownUser):
         store.add_ratings("ann", rated(a=1))
-    assert store.put_user("ann", {})
+    assert store.put_user("ann", {}).created
     assert values_of(store, "ann") == {}
     engine = create_engine(url)
     with engine.connect() as connection:
@@ -302,7 +303,7 @@ def test_creating_at_the_same_time_creates_once(new_url: NewUrl) -> None:
     def create(place: int) -> tuple[Store, bool]:
         start.wait()
         store = Store.open(url)
-        return store, store.put_user("ann", {"place": place})
+        return store, store.put_user("ann", {"place": place}).created
 
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(create, range(8)))

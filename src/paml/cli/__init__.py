@@ -4,6 +4,7 @@ data     sources and prepared data sets
 train    training, evaluation and search of one method
 compare  comparisons, their reports, and the demonstration
 serve    a trained run in use
+store    the users of a service: backups, checks, the audit log
 show     what commands show on a terminal
 options  shared by several commands
 
@@ -21,6 +22,7 @@ from paml.cli.compare import compare_app
 from paml.cli.data import data_app
 from paml.cli.options import Commands
 from paml.cli.serve import serve_app
+from paml.cli.store import store_app
 from paml.cli.train import train_app
 from paml.errors import PamlError
 
@@ -33,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(store_app, name="store")
 for group in (train_app, compare_app, serve_app):
     app.add_typer(group)
 
@@ -51,14 +54,17 @@ def main() -> None:
         _fail(f"a table cannot be read or written ({str(error).splitlines()[0]}); check the files and the disk")
 
 
-def _polars_errors() -> tuple[type[Exception], ...]:
+def _polars_errors() -> tuple[type[BaseException], ...]:
     """What Polars raises, if the command has loaded it."""
     polars = sys.modules.get("polars")
-    return () if polars is None else (polars.exceptions.PolarsError,)
+    return () if polars is None else (polars.exceptions.PolarsError, polars.exceptions.PanicException)
 
 
 def _fail(message: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(f"error: {message}", markup=False)
+    from paml.terminal import printable
+
+    text = printable(f"error: {message}")  # it may repeat what a file or somebody else has written
+    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(text, markup=False)
     sys.exit(1)
 
 

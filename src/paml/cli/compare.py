@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from paml.cli.options import LikedOption, NamingCommand, RecipeOption, ThreadsOption, use_threads
+from paml.cli.options import (
+    LikedOption,
+    NamingCommand,
+    RecipeOption,
+    ThreadsOption,
+    interruptible,
+    same_command,
+    use_threads,
+)
 from paml.cli.show import render_comparison, standard_output
 from paml.errors import TrainingError
 
@@ -63,20 +71,21 @@ def compare_command(
     from paml.settings import parse_assignments
 
     use_threads(threads)
-    results = compare(
-        folder,
-        _chosen(methods),
-        seeds,
-        recipe,
-        out=out,
-        baselines=_chosen(baselines),
-        variants=[*(variant or []), *(ABLATION if ablation else ())],
-        same_split=same_split,
-        group_by=group_by,
-        liked=liked,
-        progress=for_terminal(),
-        settings=parse_assignments(settings or []),
-    )
+    with interruptible(f"the same command goes on: {same_command()}"):
+        results = compare(
+            folder,
+            _chosen(methods),
+            seeds,
+            recipe,
+            out=out,
+            baselines=_chosen(baselines),
+            variants=[*(variant or []), *(ABLATION if ablation else ())],
+            same_split=same_split,
+            group_by=group_by,
+            liked=liked,
+            progress=for_terminal(),
+            settings=parse_assignments(settings or []),
+        )
     _print_comparison(out, results, form, as_json=as_json)
     for cell in results.failed:
         what = f"{cell.method} with seed {cell.seed} failed: {cell.reason}"
@@ -109,7 +118,8 @@ def demo_command(
     from paml.progress import for_terminal
 
     folder = out or Path("paml-demo-clicks" if clicks else "paml-demo")
-    result = run_demo(folder, "click" if clicks else "rating", for_terminal())
+    with interruptible(f"the same command goes on: {same_command()}"):
+        result = run_demo(folder, "click" if clicks else "rating", for_terminal())
     console = standard_output()
     render_comparison(console, result.results, "text", {"comparison", "lists", "list_orders"})
     target, metric = ("clicks", "NEL") if clicks else ("ratings", "MSE")

@@ -1,11 +1,14 @@
 """The commands that make and show data sets: parse, call, render."""
 
+import os
+import stat
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from paml.cli.options import Commands, print_json
+from paml.cli.options import Commands, interruptible, print_json, same_command
 from paml.cli.show import (
     render_description,
     render_preparation,
@@ -13,6 +16,7 @@ from paml.cli.show import (
     settings_table,
     standard_output,
 )
+from paml.terminal import printable
 
 data_app = typer.Typer(help="Prepare and look at data sets.", cls=Commands, no_args_is_help=True)
 
@@ -50,6 +54,9 @@ def list_command(
 @data_app.command("inspect")
 def inspect_command(
     files: Annotated[list[Path], typer.Argument(help="One to three tables: interactions, users, items, in any order.")],
+    target: Annotated[
+        str | None, typer.Option("--target", help="Column to predict, if several would fit.", metavar="COLUMN")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Schema file to write; printed if not given.", metavar="FILE")
     ] = None,
@@ -59,15 +66,30 @@ def inspect_command(
 
     if out is not None:
         refuse_existing(out)
-    found = inspect_files(files, None if out is None else out.parent)
-    for gap in found.gaps:
-        typer.echo(f"warning: {gap}", err=True)
+    found = inspect_files(files, _folder_of_output() if out is None else out.parent, target=target)
+    for problem in (*found.gaps, *found.doubts):
+        typer.echo(printable(f"warning: {problem}"), err=True)
     if out is None:
         typer.echo(found.text, nl=False)
         return
     found.write(out)
     steps = f"read {out}, then: paml data prepare tables --schema {out}"
     standard_output().print(f"next: {steps}", markup=False, soft_wrap=True)
+
+
+def _folder_of_output() -> Path:
+    """Where the schema that is printed will lie, if the shell writes it to a file and the system tells which.
+
+    Otherwise the root, so that all paths in the schema are absolute, and found wherever it is saved.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and path.is_file():
+            return path.parent
+    except (OSError, ValueError):  # no such system, no real file
+        pass
+    return Path(Path.cwd().anchor)
 
 
 @data_app.command("prepare")
@@ -105,16 +127,17 @@ def prepare_command(
     from paml.progress import for_terminal
     from paml.settings import parse_assignments
 
-    data = prepare(
-        source,
-        path,
-        out,
-        extra=extra,
-        schema=schema,
-        skip_bad_lines=skip_bad_lines,
-        progress=for_terminal(),
-        settings=parse_assignments(settings or []),
-    )
+    with interruptible(f"nothing half-written was kept; to begin again: {same_command()}"):
+        data = prepare(
+            source,
+            path,
+            out,
+            extra=extra,
+            schema=schema,
+            skip_bad_lines=skip_bad_lines,
+            progress=for_terminal(),
+            settings=parse_assignments(settings or []),
+        )
     render_preparation(standard_output(), data)
 
 

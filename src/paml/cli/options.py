@@ -1,13 +1,17 @@
 """What commands share: options, help that is completed when it is shown, errors that name an option."""
 
 import json
-from collections.abc import Callable, Iterable
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from paml.errors import PamlError
+from paml.errors import PamlError, shortened
+from paml.terminal import UNPRINTABLE
 
 MethodOption = Annotated[str, typer.Option("--method", help="One of: {methods}.")]
 RecipeOption = Annotated[
@@ -62,7 +66,31 @@ class Commands(TyperGroup):
             for parameter in self.commands[ctx.invoked_subcommand].params:
                 if parameter.name == error.argument and parameter.param_type_name == "option":
                     error.add_note(f"({parameter.opts[0]})")
+            again = getattr(error, "again", None)
+            if again is not None:
+                options = [
+                    part for name, value in again.options.items() for part in (f"--{name}", shortened(value, 200))
+                ]
+                error.add_note(f"({shlex.join(['paml', *(shortened(word, 200) for word in again.words), *options])})")
             raise
+
+
+@contextmanager
+def interruptible(how_to_go_on: str) -> Iterator[None]:
+    """If a command is stopped, by Ctrl-C or by the system, say how to go on; its exit code stays that of the signal."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        code = 130 if isinstance(stopped, KeyboardInterrupt) else stopped.code
+        if not isinstance(code, int) or code <= 128:
+            raise
+        typer.echo(f"\nstopped; {how_to_go_on}", err=True)
+        raise SystemExit(code) from None
+
+
+def same_command(*more: str) -> str:
+    """The command as it was typed, with further options unless it has them."""
+    return shlex.join(["paml", *sys.argv[1:], *(option for option in more if option not in sys.argv)])
 
 
 def use_threads(threads: int) -> None:
@@ -75,4 +103,5 @@ def use_threads(threads: int) -> None:
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)  # in which a terminal would still obey some characters above 127
+    typer.echo(UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))

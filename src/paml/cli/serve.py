@@ -1,13 +1,17 @@
 """The commands that use a trained run: parse, call, render."""
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from paml.cli.options import print_json
 from paml.cli.show import render_recommendations, standard_output
 from paml.errors import SettingsError, shortened
+
+if TYPE_CHECKING:
+    from paml.serve.store.api_keys import Key
 
 serve_app = typer.Typer()
 
@@ -94,6 +98,23 @@ def serve_command(
     rate: Annotated[
         float, typer.Option("--rate", help="Requests per second of one key or address; 0 for any number.", min=0)
     ] = 100,
+    max_wait: Annotated[
+        float,
+        typer.Option(
+            "--max-wait",
+            help="Seconds that an answer may be expected to take; 503 at once if longer, 0 for any.",
+            min=0,
+        ),
+    ] = 2,
+    connections: Annotated[
+        int, typer.Option("--connections", help="Open connections of one address at most.", min=1)
+    ] = 512,
+    drain: Annotated[
+        float,
+        typer.Option(
+            "--drain", help="Seconds to go on after being told to stop, while /readyz says no.", min=0, max=600
+        ),
+    ] = 1,
     batch: Annotated[
         int, typer.Option("--batch", help="Adapt at most this many users together.", min=1, max=1024)
     ] = 32,
@@ -104,13 +125,28 @@ def serve_command(
         Literal["debug", "info", "warning", "error"],
         typer.Option("--log-level", help="What to log; `warning` omits single requests."),
     ] = "info",
+    max_users: Annotated[
+        int, typer.Option("--max-users", help="Users that the store may hold; 0 for any number.", min=0)
+    ] = 1_000_000,
     new_key: Annotated[
         str | None, typer.Option("--new-key", help="Make a key, print it once, and exit.", metavar="NAME")
+    ] = None,
+    scope: Annotated[
+        Literal["read", "write", "admin"] | None,
+        typer.Option(
+            "--scope", help="What a new key opens: reading; storing, too (if not given); or also the audit log."
+        ),
+    ] = None,
+    expires: Annotated[
+        int | None,
+        typer.Option(
+            "--expires", help="Days after which a new key ends; never if not given.", min=1, max=36_500, metavar="DAYS"
+        ),
     ] = None,
     revoke_key: Annotated[
         str | None, typer.Option("--revoke-key", help="End a key's validity, and exit.", metavar="NAME")
     ] = None,
-    list_keys: Annotated[bool, typer.Option("--list-keys", help="List the keys' names, and exit.")] = False,
+    list_keys: Annotated[bool, typer.Option("--list-keys", help="List the keys, and exit.")] = False,
 ) -> None:
     """Serve a trained run over HTTP: users and their ratings in a store, recommendations out, and a page to try it."""
     try:
@@ -118,17 +154,31 @@ def serve_command(
         from paml.serve.server import Address, Options, open_store, serve
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error.name} is not installed", remedy="pip install 'paml[serve]'") from None
+    if new_key is None and (scope or expires):
+        raise SettingsError("a scope and an end are given to a new key", remedy="name it", argument="new_key")
     if new_key is not None or revoke_key is not None or list_keys:
         opened = open_store(path, store)
         try:
             if new_key is not None:
-                typer.echo(opened.add_key(new_key))
+                typer.echo(
+                    opened.add_key(new_key, scope or "write", None if expires is None else timedelta(days=expires))
+                )
             if revoke_key is not None and not opened.revoke_key(revoke_key):
                 raise SettingsError(f"there is no key named '{revoke_key}'", remedy="--list-keys shows them")
             for key in opened.keys() if list_keys else ():
-                typer.echo(f"{key.created.isoformat()}  {key.name}")
+                typer.echo(_key_line(key))
         finally:
             opened.close()
         return
     address = Address(host, port, tuple(name or ()))
-    serve(path, Options(address, store, Limits(per_second=rate), batch, threads, log_level))
+    limits = Limits(per_second=rate, max_wait=max_wait, connections=connections)
+    serve(path, Options(address, store, limits, batch, threads, log_level, max_users, drain))
+
+
+def _key_line(key: "Key") -> str:
+    """`2026-11-17T10:00:00+00:00  write  until 2027-...  phone`; the name may have been made by an older version."""
+    from paml.terminal import printable
+
+    until = "no end" if key.expires is None else f"until {key.expires.isoformat()}"
+    ended = " (over)" if key.has_expired() else ""
+    return f"{key.created.isoformat()}  {key.scope:5}  {until}{ended}  {printable(key.name)}"

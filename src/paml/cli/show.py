@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paml.errors import shortened
+from paml.terminal import printable
+
 if TYPE_CHECKING:
     from paml.analysis.results import Results
     from paml.data.dataset import Dataset, RuleRecord
@@ -34,11 +37,12 @@ def render_comparison(console: Console, results: Results, form: Form, only: set[
     from paml.report.tables import all_tables
 
     for sentence in [*results.verdict, *costs(results)]:
-        console.print(sentence, markup=False)
+        console.print(printable(sentence), markup=False)
     console.print()
     for table in all_tables(results):
         if only is None or table.name in only:
-            console.print(render(table, form), markup=False, soft_wrap=True)
+            text = "\n".join(map(printable, render(table, form).split("\n")))  # groups may be named by values
+            console.print(text, markup=False, soft_wrap=True)
             console.print()
 
 
@@ -63,11 +67,13 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
         name: value for name, value in result.items() if isinstance(value, dict) and name not in ("undefined", "by")
     }
     lists = [name for name in values if name in METRICS and not isinstance(METRICS[name], Metric)]
+    rows = [name for name in values if name in METRICS and name not in lists]
     title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
     console.print(_by_group(title, {name: value for name, value in values.items() if name not in lists}))
     p_value = result["p_value"]
     console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
-    title = f"What a user would be shown, of all items (relevant: {result['liked']:g} or higher)"
+    relevant = "what was chosen" if result["liked"] == 1 and not rows else f"{result['liked']:g} or higher"
+    title = f"What a user would be shown, of all items (relevant: {relevant})"
     console.print(_by_group(title, {name: values[name] for name in lists}))
     by = result["ordered_by"]
     console.print(f"Lists are ordered by {'what is predicted' if by == 'rating' else by}.")
@@ -114,10 +120,15 @@ def render_recommendations(
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
         numbers = [f"{entry.score:.3f}", *(_number_beside(name, vars(entry)[name]) for name in beside)]
-        lines = "\n".join(f"{reason.effect:+.3f}  {reason.title} ({reason.value:g})" for reason in because)
-        table.add_row(*map(escape, (entry.item, entry.title)), *numbers, *([escape(lines)] if lines else []))
+        lines = "\n".join(f"{reason.effect:+.3f}  {printable(reason.title)} ({reason.value:g})" for reason in because)
+        names = (escape(printable(text)) for text in (entry.item, entry.title))
+        table.add_row(*names, *numbers, *([escape(lines)] if lines else []))
     console.print(table)
-    console.print(f"learning rate {user.rate:.4g}" + (f", {user.group} user" if user.group else ", no profile"))
+    group = f", {user.group} user" if user.group else ", no profile"
+    console.print(f"{user.predictor.rate_label} {user.rate:.4g}{group}")
+    for name in user.unknown:
+        value = printable(shortened(user.new_user.profile[name]))
+        console.print(f"the model does not know {name} '{value}': it counts as not given", markup=False)
 
 
 def render_search(console: Console, found: SearchResult, data: Path) -> None:
@@ -174,9 +185,10 @@ def render_preparation(console: Console, data: Dataset) -> None:
     if manifest.source.users_without_profile:
         console.print(f"{manifest.source.users_without_profile:,} users have no profile: all their fields are unknown")
     for note in manifest.notes:
-        console.print(note, markup=False, soft_wrap=True)
+        if not note.startswith("warning: "):  # said while it was prepared
+            console.print(printable(note), markup=False, soft_wrap=True)
     summary = f"{data.path}: {manifest.users:,} users, {manifest.interactions:,} interactions"
-    console.print(summary, markup=False, soft_wrap=True)
+    console.print(printable(summary), markup=False, soft_wrap=True)
     console.print(f"next: paml data describe {data.path}", markup=False, soft_wrap=True)
 
 
@@ -203,7 +215,7 @@ def render_description(console: Console, facts: dict[str, Any]) -> None:
         _beside(f"{facts['items']:,} ({facts['items_interacted']:,} with interactions)", paper.get("items"), ",d"),
     )
     sizes.add_row("interactions", f"{facts['interactions']:,}")
-    sizes.add_row("train / validation / test", " / ".join(f"{count:,}" for count in facts["splits"].values()))
+    sizes.add_row(" / ".join(facts["splits"]), " / ".join(f"{count:,}" for count in facts["splits"].values()))
     groups = " / ".join(f"{share:.1%}" for share in facts["groups"].values())
     sizes.add_row("major / minor users", _beside(groups, paper.get("major"), ".0%"))
     quantiles = facts["rows_per_user"]
@@ -227,7 +239,7 @@ def render_description(console: Console, facts: dict[str, Any]) -> None:
         common.add_row(name, _beside(f"{share:.1%}", paper.get("common_shares", {}).get(name), ".1%"))
     console.print(common)
     for note in facts["notes"]:
-        console.print(note, markup=False, soft_wrap=True)
+        console.print(printable(note), markup=False, soft_wrap=True)
 
 
 def _beside(found: str, printed: float | None, form: str) -> str:

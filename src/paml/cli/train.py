@@ -11,7 +11,9 @@ from paml.cli.options import (
     NamingCommand,
     RecipeOption,
     ThreadsOption,
+    interruptible,
     print_json,
+    same_command,
     use_threads,
 )
 from paml.cli.show import render_evaluation, render_search, render_training, standard_output
@@ -49,18 +51,19 @@ def train_command(
     from paml.training.train import train
 
     use_threads(threads)
-    run = train(
-        folder,
-        method,
-        recipe,
-        seed=seed,
-        out=out,
-        resume=resume,
-        device=device,
-        tensorboard=tensorboard,
-        progress=for_terminal(),
-        settings=parse_assignments(settings or []),
-    )
+    with interruptible(f"to go on: {same_command('--resume')}"):
+        run = train(
+            folder,
+            method,
+            recipe,
+            seed=seed,
+            out=out,
+            resume=resume,
+            device=device,
+            tensorboard=tensorboard,
+            progress=for_terminal(),
+            settings=parse_assignments(settings or []),
+        )
     render_training(standard_output(), run)
 
 
@@ -70,15 +73,17 @@ def evaluate_command(
     data: Annotated[
         Path | None, typer.Option("--data", help="The data set it was trained on, if it was moved.", metavar="DIR")
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="Users to evaluate: validation or test.")] = "test",
+    split: Annotated[
+        str, typer.Option("--split", help="Users to evaluate: validation, test, or known (with new items).")
+    ] = "test",
     liked: LikedOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Adapt to every test user, score and rank for all, major and minor users; RUN/rows.parquet has a row per user."""
     from paml.experiments.evaluate import evaluate
 
-    if split not in ("validation", "test"):
-        raise SettingsError(f"split '{split}'", remedy="expected validation or test")
+    if split not in ("validation", "test", "known"):
+        raise SettingsError(f"split '{split}'", remedy="expected validation, test or known")
     result = evaluate(run, data, split, liked=liked)  # type: ignore[arg-type]
     if as_json:
         print_json(result)
@@ -122,18 +127,19 @@ def tune_command(
     from paml.settings import parse_assignments
 
     use_threads(threads)
-    found = tune(
-        folder,
-        method,
-        recipe,
-        budget=budget,
-        seed=seed,
-        out=out,
-        space=space,
-        by=by,
-        progress=for_terminal(),
-        settings=parse_assignments(settings or []),
-    )
+    with interruptible(f"the same command goes on: {same_command()}"):
+        found = tune(
+            folder,
+            method,
+            recipe,
+            budget=budget,
+            seed=seed,
+            out=out,
+            space=space,
+            by=by,
+            progress=for_terminal(),
+            settings=parse_assignments(settings or []),
+        )
     if as_json:
         typer.echo(found.model_dump_json())
     else:

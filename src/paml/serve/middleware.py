@@ -3,25 +3,23 @@
 The outermost layer, so that nothing is parsed, looked up or computed for a request that is refused.
 """
 
-import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paml.errors import PamlError
-from paml.serve.limits import Limits, RateLimiter, read_body, replayed
+from paml.serve.access import Access, bearer, is_open, refuse_proxied
+from paml.serve.current import caller, chosen_id, network_of, request_id
+from paml.serve.limits import AtOnce, Limits, RateLimiter, read_body, replayed
 from paml.serve.problems import Problem, of_error, unavailable
-from paml.serve.store.api_keys import digest_of
 from paml.serve.telemetry import Metrics, log_error
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico"})
-"""Paths that need no key: the page, which asks for the key, and what says nothing about users."""
-
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 WRITES = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -34,12 +32,10 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-KEY_SECONDS = 1.0  # for which a valid key is not looked up again; a revoked one works no longer than that
-KEYS_REMEMBERED = 1000
+KEY_NAME = "paml.key"  # where a request's scope says which key opened it
+LENGTH_DIGITS = 20  # of a body's length; more digits make it no smaller
 HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")  # a name or an address, perhaps with a port
 ESCAPED = re.compile("%(2[fF]|25)")
-
-KeyCheck = Callable[[str], Awaitable[str | None]]
 
 
 def routed_path(raw: bytes) -> str:
@@ -67,70 +63,93 @@ class Guard:
         metrics: Metrics,
         limits: Limits,
         hosts: Collection[str] | None,
-        check_key: KeyCheck | None,
+        access: Access,
+        methods_of: Callable[[Scope], set[str]] | None = None,
+        check_line: Callable[[Scope], None] | None = None,
     ) -> None:
-        """`hosts`: accepted host names, None for any; `check_key`: secret -> the key's name, None to ask for no key."""
+        """`hosts`: accepted host names, None for any; `access`: who may do what.
+
+        `methods_of`: the methods that a request's path takes, so that nothing is read for one that it does not take.
+        `check_line`: refuses a request that would wait for too long, also before its body is read.
+        """
+        self._methods_of, self._check_line = methods_of, check_line
         self._app, self._metrics, self._limits = app, metrics, limits
-        self._hosts, self._check_key = hosts, check_key
-        self._rates = RateLimiter(limits.per_second)
-        self._keys: dict[str, tuple[str, float]] = {}  # digest of a valid key -> its name, until when
-        self._under_way = 0
+        self._hosts, self._access = hosts, access
+        self._rates, self._health_rates = RateLimiter(limits.per_second), RateLimiter(limits.health_per_second)
+        self._under_way = AtOnce("requests", limits.at_once, int(limits.share * limits.at_once))
+        self._bodies = AtOnce("bodies that are waited for", limits.bodies, limits.bodies_per_address)
+        self.stopping = False
+        """Set when the service was told to stop: answers close their connections, and it is not ready any more."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (or the application's start and end)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
-        sent = False
-
-        async def answer(message: Message) -> None:
-            nonlocal status, sent
-            if message["type"] == "http.response.start":
-                status, sent = message["status"], True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                if "Cache-Control" not in headers:
-                    headers["Cache-Control"] = "no-store"
-            await send(message)
-
-        self._under_way += 1
-        self._metrics.under_way.set(self._under_way)
+        started = time.perf_counter()
+        request_id.set(chosen_id(Headers(scope=scope).get("x-request-id")))
+        answer = _Answer(self, send)
         try:
-            inner = await self._admit(scope, receive)
-            await self._app(scope, inner, answer)
+            await self._serve(scope, receive, answer)
         except Problem as problem:
             await problem.response()(scope, receive, answer)
         except PamlError as error:  # the store does not answer whether a key is valid
             await of_error(error).response()(scope, receive, answer)
         except Exception as error:  # noqa: BLE001 - the last resort: logged without what the user sent, and answered
             log_error(error, _route(scope))
-            if not sent:
+            if not answer.begun:
                 await Problem(500, "something is wrong with the service, not with the request").response()(
                     scope, receive, answer
                 )
         finally:
-            self._under_way -= 1
-            self._metrics.under_way.set(self._under_way)
             method = scope["method"] if scope["method"] in METHODS else "OTHER"
-            self._metrics.answered(_route(scope), method, status, time.perf_counter() - started)
+            self._metrics.answered(_route(scope), method, answer.status, time.perf_counter() - started)
 
-    async def _admit(self, scope: Scope, receive: Receive) -> Receive:
-        """Let a request in, its body read, or raise the problem with it."""
+    async def _serve(self, scope: Scope, receive: Receive, answer: Send) -> None:
+        """Let a request in and answer it, or raise the problem with it.
+
+        While its body is waited for, a request counts with these and not with those under way: whoever sends none
+        takes no place from others.
+        """
         headers = Headers(scope=scope)
         scope["path"] = routed_path(scope["raw_path"])
         self._check_site(scope, headers)
-        if scope["path"] != "/healthz":
-            if self._under_way > self._limits.at_once:
-                raise unavailable("too many requests at once", kind="overloaded")
-            await self._check_caller(scope, headers)
-        length = headers.get("content-length", "0")
-        if length == "0" and "transfer-encoding" not in headers and scope["method"] not in WITH_BODY:
-            return receive
-        if scope["method"] in WITH_BODY:
-            _check_type(headers)
-        return replayed(await read_body(receive, int(length) if length.isdigit() else None, self._limits), receive)
+        address = f"address {network_of(scope['client'][0] if scope.get('client') else '')}"
+        if scope["path"] == "/healthz":  # said even if there is no room for anything else
+            self._health_rates.admit(address)
+            self._check_method(scope)
+            await self._app(scope, replayed(b"", receive), answer)
+            return
+        if self.stopping and scope["path"] == "/readyz":
+            raise unavailable("the service is stopping", kind="stopping")
+        with self._counted(self._count(scope, headers, address)):
+            await self._check_key(scope, headers)
+        self._check_method(scope)
+        if self._check_line is not None:
+            self._check_line(scope)
+        inner = await self._with_body(scope, receive, headers, address)
+        with self._counted(caller.get()):
+            await self._app(scope, inner, answer)
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        caller.set(name)
+        try:
+            with self._under_way.one(name):
+                self._metrics.under_way.set(self._under_way.count)
+                yield
+        finally:
+            self._metrics.under_way.set(self._under_way.count)
+
+    async def _with_body(self, scope: Scope, receive: Receive, headers: Headers, address: str) -> Receive:
+        """The request with its body read; that of a method which has none is not waited for, whatever the head says."""
+        if scope["method"] not in WITH_BODY:
+            return replayed(b"", receive)
+        _check_type(headers)
+        length = headers.get("content-length", "")[:LENGTH_DIGITS]
+        declared = int(length) if length.isdecimal() else None
+        with self._bodies.one(address):
+            return replayed(await read_body(receive, declared, self._limits), receive)
 
     def _check_site(self, scope: Scope, headers: Headers) -> None:
         """Refuse names that are not ours (DNS rebinding), and writes that another site's page sends."""
@@ -144,42 +163,59 @@ class Guard:
         if scope["method"] in WRITES and origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Problem(403, "a page of another site may not write here", field="Origin", value=origin, expected=host)
 
-    async def _check_caller(self, scope: Scope, headers: Headers) -> None:
-        """Count the request, then ask for a key where one is needed.
+    def _check_method(self, scope: Scope) -> None:
+        """Refuse what no route takes, and name all methods that the path does take."""
+        if self._methods_of is None:
+            return
+        methods = self._methods_of(scope)
+        if not methods:
+            raise Problem(404, "there is nothing at this path")
+        if scope["method"] not in methods:
+            allowed = ", ".join(sorted(methods))
+            raise Problem(405, f"this path takes {allowed}", headers={"Allow": allowed})
 
-        It counts for the key if that was valid before, otherwise for the address, and before the store is asked:
-        whoever guesses keys is slowed down, and burdens neither the store nor those who have a key.
+    def _count(self, scope: Scope, headers: Headers, address: str) -> str:
+        """Count the request for its caller, whose name is returned, or refuse it: before the store is asked.
+
+        It counts for the key if that was valid before, otherwise for the address: whoever guesses keys is slowed down,
+        and burdens neither the store nor those who have a key.
         """
-        address, path = f"address {scope['client'][0] if scope.get('client') else 'unknown'}", scope["path"]
-        if self._check_key is None or path in OPEN or path.startswith("/static/"):
-            self._rates.admit(address)
+        known = None if is_open(scope["path"]) else self._access.remembered(bearer(headers))
+        found = address if known is None else f"key {known.name}"
+        self._rates.admit(found)
+        return found
+
+    async def _check_key(self, scope: Scope, headers: Headers) -> None:
+        """Ask for a key where one is needed; from now on the request is that key's."""
+        if is_open(scope["path"]):
             return
-        secret = _bearer(headers)
-        digest = digest_of(secret or "")  # secrets themselves are not kept
-        name, until = self._keys.get(digest, (None, 0.0))
-        self._rates.admit(address if name is None else f"key {name}")
-        if secret is None:
-            raise _no_key("no-key", "no key was given")
-        now = asyncio.get_running_loop().time()
-        if now < until:
+        if not await self._access.needs_key():
+            refuse_proxied(headers)
             return
-        name = await self._check_key(secret)
-        self._keys.pop(digest, None)
-        if name is None:
-            raise _no_key("wrong-key", "the key is not valid")
-        if len(self._keys) >= KEYS_REMEMBERED:
-            self._keys.clear()
-        self._keys[digest] = (name, now + KEY_SECONDS)
+        name = await self._access.check(bearer(headers), scope["method"], scope["path"])
+        scope[KEY_NAME] = name
+        caller.set(f"key {name}")
 
 
-def _no_key(kind: str, what: str) -> Problem:
-    challenge = {"WWW-Authenticate": 'Bearer realm="paml"'}
-    return Problem(401, f"{what}; send 'Authorization: Bearer KEY'", kind=kind, headers=challenge)
+class _Answer:
+    """Sends an answer, with the headers that all answers have."""
 
+    def __init__(self, guard: Guard, send: Send) -> None:
+        self._guard, self._send = guard, send
+        self.status, self.begun = 500, False
 
-def _bearer(headers: Headers) -> str | None:
-    scheme, _, secret = headers.get("authorization", "").partition(" ")
-    return secret.strip() if scheme.lower() == "bearer" and secret.strip() else None
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.begun = message["status"], True
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers["X-Request-ID"] = request_id.get() or ""
+            if "Cache-Control" not in headers:
+                headers["Cache-Control"] = "no-store"
+            if self._guard.stopping:
+                headers["Connection"] = "close"
+        await self._send(message)
 
 
 def _check_type(headers: Headers) -> None:

@@ -10,22 +10,30 @@ from starlette.responses import Response
 from paml.errors import (
     InputError,
     PamlError,
+    RatedTwice,
     StoreUnavailable,
     TooManyRatings,
+    TooManyUsers,
     UnknownField,
     UnknownItem,
     UnknownUser,
 )
+from paml.serve.current import request_id
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN = 200  # characters of an invalid value that are repeated to the sender
 RETRY_SECONDS = 2
-KINDS = {UnknownItem: "unknown-item", UnknownField: "unknown-field", TooManyRatings: "too-many-ratings"}
+KINDS = {
+    UnknownItem: "unknown-item",
+    UnknownField: "unknown-field",
+    TooManyRatings: "too-many-ratings",
+    RatedTwice: "rated-twice",
+}
 
 TITLES = {
     400: "Request cannot be read",
     401: "A key is needed",
-    403: "Request from another site",
+    403: "Not allowed",
     404: "Not found",
     405: "Method not allowed",
     408: "Request took too long",
@@ -36,6 +44,7 @@ TITLES = {
     429: "Too many requests",
     500: "Internal error",
     503: "Not available now",
+    507: "The store is full",
 }
 
 
@@ -71,6 +80,8 @@ class Problem(HTTPException):
             found |= {"field": self.field, "value": shown(self.value)}
         if self.expected is not None:
             found["expected"] = self.expected
+        if (number := request_id.get()) is not None:
+            found["request_id"] = number
         return found
 
     def response(self) -> Response:
@@ -78,9 +89,9 @@ class Problem(HTTPException):
         return Response(json.dumps(self.document()), self.status_code, dict(self.headers or {}), MEDIA_TYPE)
 
 
-def unavailable(detail: str, kind: str | None = None) -> Problem:
+def unavailable(detail: str, kind: str | None = None, seconds: int = RETRY_SECONDS) -> Problem:
     """The service cannot answer now and says when to try again."""
-    return Problem(503, detail, kind=kind, headers={"Retry-After": str(RETRY_SECONDS)})
+    return Problem(503, detail, kind=kind, headers={"Retry-After": str(seconds)})
 
 
 def shown(value: object) -> Any:
@@ -132,6 +143,8 @@ def of_error(error: PamlError) -> Problem:
             )
         case UnknownUser():
             return Problem(404, "there is no such user; create them with PUT /v1/users/{user_id}", kind="unknown-user")
+        case TooManyUsers():
+            return Problem(507, str(error), kind="too-many-users")
         case InputError():
             kind = next((kind for cause, kind in KINDS.items() if isinstance(error, cause)), None)
             return Problem(422, str(error), kind=kind, field=error.field, value=error.value, expected=error.expected)

@@ -10,24 +10,31 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BeforeValidator
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Scope
 
 from paml.errors import PamlError, UnknownUser
 from paml.recommend.preference import By
 from paml.recommend.requests import NewUser
 from paml.recommend.user import User
 from paml.serve import schemas
-from paml.serve.middleware import segment
-from paml.serve.problems import MEDIA_TYPE, Problem, of_error, of_validation
+from paml.serve.admin import DeletedOut, add_audit, still_there
+from paml.serve.costs import asking, explaining, listing
+from paml.serve.description import describe
+from paml.serve.middleware import KEY_NAME, segment
+from paml.serve.problems import Problem, of_error, of_validation
 from paml.serve.service import Service, recommendations
 from paml.serve.static import read_page
+from paml.serve.store.audit import NOBODY
+from paml.serve.store.store import StoredUser
 from paml.training.run import Run
 
 VALUES_SHOWN = 1000  # of a field, most common first
 
+WITH_BODY = (403, 408, 413, 415)  # problems of requests with a body
 PATTERN: dict[str, Any] = {"pattern": schemas.USABLE_PATTERN}
 Name = Annotated[
     str,
@@ -58,16 +65,20 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     everywhere = {
         400: "the request cannot be read",
         401: "a key is needed",
+        403: "the key's scope is too small, or a page of another site wants to write",
         404: "there is no such user",
+        408: "the body did not arrive in time",
         413: "the body is too large",
         415: "the body is not JSON",
-        422: "a value cannot be used",
+        421: "the service is not known by this host name",
+        422: "a value cannot be used, such as an item that is not in the catalogue, or one that is rated twice",
         429: "too many requests; Retry-After says when to try again",
         503: "not available now; Retry-After says when to try again",
+        507: "the store holds as many users as it may",
     }
     return {
         status: {"model": schemas.ProblemOut, "description": everywhere[status]}
-        for status in sorted({400, 401, 429, 503, *statuses})
+        for status in sorted({400, 401, 421, 429, 503, *statuses})
     }
 
 
@@ -91,56 +102,83 @@ def create_app(run: Run, service: Service) -> FastAPI:
     _add_answers(app, service)
     _add_model(app, service, run)
     _add_operations(app, service)
+    add_audit(app, service, _problems(403, 422))
     _add_page(app)
     _add_problems(app)
-    _describe(app)
+    describe(app, service.predictor)
     return app
+
+
+def methods_of(app: FastAPI) -> Callable[[Scope], set[str]]:
+    """Which methods a request's path takes; none if there is nothing at it."""
+
+    def find(scope: Scope) -> set[str]:
+        matching = (route for route in app.routes if route.matches(scope)[0] is not Match.NONE)
+        return {method for route in matching for method in getattr(route, "methods", None) or ()}
+
+    return find
+
+
+def line_of(service: Service) -> Callable[[Scope], None]:
+    """Refuses requests that always need the model while too many wait for it: cheaply, before anything is parsed."""
+
+    def check(scope: Scope) -> None:
+        if scope["path"] == "/v1/recommend":
+            service.check_line()
+
+    return check
 
 
 def _add_users(app: FastAPI, service: Service) -> None:
     @app.put(
         "/v1/users/{user_id}",
         response_model=schemas.UserOut,
-        responses={201: {"model": schemas.UserOut, "description": "the user is new"}, **_problems(413, 415, 422)},
+        responses={
+            201: {"model": schemas.UserOut, "description": "the user is new"},
+            **_problems(*WITH_BODY, 422, 507),
+        },
         summary="Create a user, or replace their profile",
     )
-    async def put_user(user_id: Name, body: schemas.ProfileIn) -> Response:
-        service.check(NewUser(body.profile))
-        created = await service.stored(lambda store: store.put_user(user_id, body.profile))
-        return JSONResponse(await _user(service, user_id), 201 if created else 200)
+    async def put_user(user_id: Name, body: schemas.ProfileIn, request: Request) -> Response:
+        await service.check(NewUser(body.profile))
+        (created, found), rated = await service.of_written(
+            user_id, lambda store: store.put_user(user_id, body.profile, _by(request)), _rate_and_group
+        )
+        return await _user(service, user_id, found, rated, 201 if created else 200)
 
     @app.get(
         "/v1/users/{user_id}", response_model=schemas.UserOut, responses=_problems(404, 422), summary="A stored user"
     )
     async def get_user(user_id: Name) -> Response:
-        return JSONResponse(await _user(service, user_id))
+        found, rated = await service.read_and(user_id, _rate_and_group, score=False)
+        return await _user(service, user_id, found, rated)
 
     @app.delete(
         "/v1/users/{user_id}",
         status_code=204,
         response_class=Response,
-        responses=_problems(404, 422),
+        responses={202: {"model": DeletedOut, "description": "deleted, but bytes remain"}, **_problems(403, 404, 422)},
         summary="Delete a user: profile, ratings, and what was computed from them",
     )
-    async def delete_user(user_id: Name) -> Response:
+    async def delete_user(user_id: Name, request: Request) -> Response:
         try:
-            gone = await service.stored(lambda store: store.delete_user(user_id))
+            gone = await service.stored(lambda store: store.delete_user(user_id, _by(request)))
         finally:  # also if the store fails after the user was deleted
             service.forget(user_id)
-        if not gone:
+        if gone is None:
             raise UnknownUser("there is no such user")
-        return Response(status_code=204)
+        return still_there() if gone.remains else Response(status_code=204)
 
     @app.post(
         "/v1/users/{user_id}/ratings",
         response_model=schemas.RatingsOut,
-        responses=_problems(404, 413, 415, 422),
+        responses=_problems(*WITH_BODY, 404, 422),
         summary="Add ratings; earlier ones of the same items are replaced",
     )
-    async def add_ratings(user_id: Name, body: schemas.RatingsIn) -> Response:
+    async def add_ratings(user_id: Name, body: schemas.RatingsIn, request: Request) -> Response:
         ratings = body.as_ratings()
-        service.check(NewUser({}, ratings))
-        written = await service.stored(lambda store: store.add_ratings(user_id, ratings))
+        await service.check(NewUser({}, ratings))
+        written = await service.stored(lambda store: store.add_ratings(user_id, ratings, _by(request)))
         return JSONResponse(
             {"id": user_id, "ratings": written.ratings}
         )  # reading again might answer 503 to a stored rating
@@ -149,23 +187,37 @@ def _add_users(app: FastAPI, service: Service) -> None:
         "/v1/users/{user_id}/ratings/{item:path}",
         status_code=204,
         response_class=Response,
-        responses=_problems(404, 422),
+        responses=_problems(403, 404, 422),
         summary="Remove a rating",
     )
-    async def remove_rating(user_id: Name, item: ItemName) -> Response:
-        if not await service.stored(lambda store: store.remove_rating(user_id, item)):
+    async def remove_rating(user_id: Name, item: ItemName, request: Request) -> Response:
+        if not await service.stored(lambda store: store.remove_rating(user_id, item, _by(request))):
             detail, expected = "the user has not rated this item", "an item they have rated"
             raise Problem(404, detail, kind="not-rated", field="item", value=item, expected=expected)
         return Response(status_code=204)
 
 
-async def _user(service: Service, name: str) -> dict[str, Any]:
-    found, (rate, group) = await service.read_and(name, lambda user: (user.rate, user.group), score=False)
-    ratings = [
-        {"item": r.item, "title": service.title(r.item), "value": r.value, "context": dict(r.context)}
-        for r in found.ratings
-    ]
-    return {"id": name, "profile": found.profile, "ratings": ratings, "rate": rate, "group": group}
+def _by(request: Request) -> str:
+    """Who is named in the audit log: the key that opened this request."""
+    return str(request.scope.get(KEY_NAME, NOBODY))
+
+
+def _rate_and_group(user: User) -> tuple[float, str | None]:
+    return user.rate, user.group
+
+
+async def _user(
+    service: Service, name: str, found: StoredUser, rated: tuple[float, str | None], status: int = 200
+) -> Response:
+    def render() -> Response:
+        ratings = [
+            {"item": r.item, "title": service.title(r.item), "value": r.value, "context": dict(r.context)}
+            for r in found.ratings
+        ]
+        answer = {"id": name, "profile": found.profile, "ratings": ratings, "rate": rated[0], "group": rated[1]}
+        return JSONResponse({**answer, "unknown": service.unknown(found.profile)}, status)
+
+    return await service.apart(render)
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
@@ -186,7 +238,9 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         def finish(user: User) -> dict[str, Any]:
             return recommendations(user, n, why, among, exclude_seen=exclude_seen, by=by)
 
-        return JSONResponse({"user": user_id, **await service.of_stored(user_id, finish)})
+        await service.check(NewUser(), among or ())
+        answer = await service.of_stored(user_id, finish, explaining if why else listing)
+        return JSONResponse({"user": user_id, **answer})
 
     @app.get(
         "/v1/users/{user_id}/predictions",
@@ -195,6 +249,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="Predictions for some items",
     )
     async def get_predictions(user_id: Name, item: Named) -> Response:
+        await service.check(NewUser(), item)
         scores = await service.of_stored(user_id, lambda user: user.predict(item).tolist())
         found = [
             {"item": name, "title": service.title(name), "score": score}
@@ -209,7 +264,8 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="The item whose rating would help most",
     )
     async def get_next_question(user_id: Name, skip: MaybeNamed = None) -> Response:
-        asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()))
+        await service.check(NewUser(), skip or ())
+        asked = await service.of_stored(user_id, lambda user: user.next_question(exclude=skip or ()), asking)
         if asked is None:
             raise Problem(404, "the user has rated or skipped every item", kind="nothing-to-ask")
         return JSONResponse({"item": asked.item, "title": asked.title, "gain": asked.gain})
@@ -227,28 +283,28 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/recommend",
         response_model=schemas.RecommendOut,
-        responses=_problems(413, 415, 422),
+        responses=_problems(*WITH_BODY, 422),
         summary="The best items for a user who is not stored",
     )
     async def recommend(body: schemas.RecommendIn) -> Response:
         new_user = NewUser(body.profile, body.as_ratings())
-        service.check(new_user)
+        await service.check(new_user, body.among or ())
 
         def finish(user: User) -> dict[str, Any]:
             return recommendations(user, body.n, body.why, body.among, exclude_seen=body.exclude_seen, by=body.by)
 
-        return JSONResponse(await service.of_new_user(new_user, finish))
+        return JSONResponse(await service.of_new_user(new_user, finish, explaining if body.why else listing))
 
 
 def _add_model(app: FastAPI, service: Service, run: Run) -> None:
     predictor, target = service.predictor, run.settings.data_schema.target
 
     @app.get("/v1/items", response_model=schemas.ItemsOut, responses=_problems(422), summary="Search the catalogue")
-    def get_items(
+    async def get_items(
         q: Annotated[str, Query(max_length=schemas.ID_LENGTH, description="Words of a title, or an id.")] = "",
         limit: Annotated[int, Query(ge=1, le=schemas.MAX_ITEMS)] = 20,
     ) -> Response:
-        return JSONResponse({"items": [vars(found) for found in predictor.catalogue.search(q, limit=limit)]})
+        return JSONResponse({"items": await service.apart(lambda: service.search(q, limit))})
 
     model = {
         "method": run.settings.method,
@@ -259,6 +315,7 @@ def _add_model(app: FastAPI, service: Service, run: Run) -> None:
             for field in predictor.fields
         ],
         "by": list(predictor.orders),
+        "rate": predictor.rate_label,
     }
 
     @app.get("/v1/model", response_model=schemas.ModelOut, responses=_problems(), summary="The model in use")
@@ -267,7 +324,7 @@ def _add_model(app: FastAPI, service: Service, run: Run) -> None:
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", response_model=schemas.StateOut, summary="Whether the process is alive")
+    @app.get("/healthz", response_model=schemas.StateOut, responses=_problems(), summary="Whether the process is alive")
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -322,25 +379,5 @@ def _add_problems(app: FastAPI) -> None:
 def _of_http(error: HTTPException) -> Problem:
     if isinstance(error, Problem):
         return error
-    details = {404: "there is nothing at this path", 405: "this path does not take this method"}
+    details = {404: "there is nothing at this path"}
     return Problem(error.status_code, details.get(error.status_code, error.detail), headers=error.headers)
-
-
-def _describe(app: FastAPI) -> None:
-    """OpenAPI with errors as application/problem+json, which they are, and the key."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            for operations in found["paths"].values():
-                for operation in operations.values():
-                    for status, response in operation["responses"].items():
-                        content = response.get("content", {})
-                        if int(status) >= 400 and "application/json" in content:
-                            response["content"] = {MEDIA_TYPE: content["application/json"]}
-            found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            found["security"] = [{"key": []}, {}]  # on loopback, no key is needed
-            app.openapi_schema = found
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,10 +1,9 @@
 """Request and response bodies: requests are checked strictly, both are described for OpenAPI with examples."""
 
-import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from paml.recommend.preference import By
 from paml.recommend.requests import Rating
@@ -19,6 +18,7 @@ MAX_NAMED = 500
 PROFILE_FIELDS = 100
 TEXT_LENGTH = 1000
 LIST_LENGTH = 100
+MAX_NUMBER = 2**53 - 1  # whole numbers up to here are the same in every client
 
 UNUSABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # what some databases cannot store, or UTF-8 cannot encode
 USABLE_PATTERN = "^[^\\x00-\\x1f\\x7f]*$"
@@ -37,13 +37,16 @@ def _field_value(value: object) -> object:
         if len(value) > TEXT_LENGTH:
             raise ValueError(f"at most {TEXT_LENGTH} characters")
         return usable(value)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER):
         return value
     if isinstance(value, list) and len(value) <= LIST_LENGTH and all(isinstance(entry, str) for entry in value):
         return [_field_value(entry) for entry in value]
-    raise ValueError("a text, a finite number, a list of texts, or null")
+    raise ValueError("a text, a number below 2 to the power of 53, a list of texts, or null")
+
+
+def _whole(value: object) -> object:
+    """JSON knows no integers: 4.0 is 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Identity = Annotated[
@@ -52,27 +55,23 @@ Identity = Annotated[
     AfterValidator(usable),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": ID_LENGTH, "pattern": USABLE_PATTERN}),
 ]
-FieldValue = Annotated[
-    Any,
-    PlainValidator(_field_value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "maxLength": TEXT_LENGTH, "pattern": USABLE_PATTERN},
-                {"type": "number"},
-                {"type": "array", "items": {"type": "string"}, "maxItems": LIST_LENGTH},
-                {"type": "null"},
-            ]
-        }
-    ),
-]
+_TEXT: dict[str, Any] = {"type": "string", "maxLength": TEXT_LENGTH, "pattern": USABLE_PATTERN}
+FIELD_VALUE: dict[str, Any] = {
+    "anyOf": [
+        _TEXT,
+        {"type": "number", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER},
+        {"type": "array", "items": _TEXT, "maxItems": LIST_LENGTH},
+        {"type": "null"},
+    ]
+}
+FieldValue = Annotated[Any, PlainValidator(_field_value), WithJsonSchema(FIELD_VALUE)]
 FieldValues = Annotated[dict[Identity, FieldValue], Field(max_length=PROFILE_FIELDS)]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Number = Annotated[int, Field(strict=True)]
 
 PROFILE: dict[str, Any] = {"gender": "F", "age": "25"}
 RATING: dict[str, Any] = {"item": "318", "value": 5}
 TITLE = "Shawshank Redemption, The (1994)"
+EXAMPLE_ITEMS, EXAMPLE_TITLES = ("318", "2858", "527"), (TITLE, "American Beauty (1999)", "Schindler's List (1993)")
 ADVICE: dict[str, Any] = {
     "item": "527",
     "title": "Schindler's List (1993)",
@@ -81,6 +80,9 @@ ADVICE: dict[str, Any] = {
     "chance": 0.0213,
     "because": [{"item": "318", "title": TITLE, "value": 5.0, "effect": 0.31}],
 }
+
+
+ADVISED: dict[str, Any] = {"rate": 0.82, "group": "major", "unknown": [], "items": [ADVICE]}
 
 
 class Request(BaseModel):
@@ -98,7 +100,7 @@ class ProfileIn(Request):
 
 
 class RatingIn(Request):
-    """A user's rating of an item, on the model's scale (a click: 0 or 1)."""
+    """A user's rating of an item, on the model's scale (a click: 0 or 1; a choice: its strength, usually 1)."""
 
     item: Identity
     value: Finite
@@ -134,10 +136,10 @@ class RecommendIn(Rated):
 
     profile: FieldValues = Field(default_factory=dict)
     ratings: Annotated[list[RatingIn], Field(max_length=RATINGS_PER_CALL)] = Field(default_factory=list)
-    n: Annotated[Number, Field(ge=1, le=MAX_ITEMS)] = 10
-    why: Annotated[Number, Field(ge=0, le=MAX_REASONS)] = 0
+    n: Annotated[int, Field(strict=True, ge=1, le=MAX_ITEMS), BeforeValidator(_whole)] = 10
+    why: Annotated[int, Field(strict=True, ge=0, le=MAX_REASONS), BeforeValidator(_whole)] = 0
     among: Annotated[list[Identity], Field(max_length=MAX_NAMED)] | None = None
-    exclude_seen: bool = True
+    exclude_seen: Annotated[bool, Field(strict=True)] = True
     by: By | None = None
 
 
@@ -166,6 +168,7 @@ class UserOut(Answer):
                     "ratings": [{**RATING, "title": TITLE, "context": {}}],
                     "rate": 0.82,
                     "group": "major",
+                    "unknown": [],
                 }
             ]
         }
@@ -176,6 +179,8 @@ class UserOut(Answer):
     ratings: list[RatingOut]
     rate: float
     group: str | None
+    unknown: list[str]
+    """Profile fields whose values the model does not know: they count as not given."""
 
 
 class RatingsOut(Answer):
@@ -219,19 +224,19 @@ class AdviceOut(ScoreOut):
 class RecommendOut(Answer):
     """Recommended items, the best first."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"rate": 0.82, "group": "major", "items": [ADVICE]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [ADVISED]})
 
     rate: float
     group: str | None
+    unknown: list[str]
+    """Profile fields whose values the model does not know: they count as not given."""
     items: list[AdviceOut]
 
 
 class RecommendationsOut(RecommendOut):
     """Recommended items for a stored user, the best first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"user": "anna", "rate": 0.82, "group": "major", "items": [ADVICE]}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"user": "anna", **ADVISED}]})
 
     user: str
 
@@ -273,6 +278,7 @@ class RateProfileOut(Answer):
                     "major": [3000, 1200],
                     "minor": [200, 300],
                     "similar": {"major": 7, "minor": 3},
+                    "equal": False,
                 }
             ]
         }
@@ -285,6 +291,8 @@ class RateProfileOut(Answer):
     major: list[int]
     minor: list[int]
     similar: dict[str, int]
+    equal: bool
+    """Whether all rates are practically the same."""
 
 
 class ItemOut(Answer):
@@ -306,9 +314,9 @@ class ItemsOut(Answer):
 
 
 class TargetOut(Answer):
-    """What is predicted: a rating on a scale of equal steps, or a click."""
+    """What is predicted: a rating on a scale of equal steps, a click, or a choice of strength 1 to `high`."""
 
-    kind: Literal["rating", "click"]
+    kind: Literal["rating", "click", "choice"]
     low: float
     high: float
     step: float
@@ -334,6 +342,7 @@ class ModelOut(Answer):
                     "items": 3883,
                     "fields": [{"name": "gender", "kind": "categorical", "values": ["M", "F"]}],
                     "by": ["preference", "choice", "rating"],
+                    "rate": "prior variance",
                 }
             ]
         }
@@ -345,6 +354,8 @@ class ModelOut(Answer):
     fields: list[FieldOut]
     by: list[By]
     """What lists may be ordered by; the first is the default."""
+    rate: str
+    """What a user's rate is: a learning rate, or the variance of a prior."""
 
 
 class StateOut(Answer):
@@ -367,6 +378,7 @@ class ProblemOut(Answer):
                     "field": "item",
                     "value": "3l8",
                     "expected": "an id such as '3'",
+                    "request_id": "5f3a9c0e1b7d2468",
                 }
             ]
         }
@@ -379,3 +391,4 @@ class ProblemOut(Answer):
     field: str | None = None
     value: Any = None
     expected: str | None = None
+    request_id: str | None = None

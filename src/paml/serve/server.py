@@ -1,26 +1,36 @@
 """The service as a process: binds the address, refuses what would be unsafe, serves until it is told to stop."""
 
+import asyncio
 import ipaddress
 import logging
 import signal
 import socket
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import uvicorn
 
 from paml.errors import FormatError, PamlError, SettingsError
+from paml.serve.access import Access
+from paml.serve.connections import Connection, Connections
+from paml.serve.descriptors import room
 from paml.serve.limits import Limits
 from paml.serve.middleware import LOOPBACK, Guard
-from paml.serve.routes import create_app
+from paml.serve.routes import create_app, line_of, methods_of
 from paml.serve.service import Service
 from paml.serve.store.database import file_url
-from paml.serve.store.store import Store
+from paml.serve.store.store import MAX_USERS, Store
+from paml.terminal import printable
 from paml.training.run import Run
 
 GRACE_SECONDS = 10  # for requests under way when the service is told to stop
+STORE_NAME = "users.sqlite"  # in a run's folder, where no other store is given
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+log = logging.getLogger("paml")
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,13 @@ class Address:
             return False
 
     @property
+    def why_public(self) -> str | None:
+        """Why others may reach the service; None if nobody can."""
+        if not self.is_loopback:
+            return f"{self.host} can be reached from elsewhere"
+        return f"{self.names[0]} is a name for a proxy, which makes the service public" if self.names else None
+
+    @property
     def url(self) -> str:
         """How to reach it."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
@@ -60,13 +77,28 @@ class Options:
     threads: int = 1
     """For the model's products; 0 for one per core. They are small: a second thread mostly waits for the first."""
     log_level: str = "info"
+    max_users: int = MAX_USERS
+    """How many users the store may hold; 0 for any number."""
+    drain: float = 1.0
+    """Seconds, after the service was told to stop, in which it goes on but asks everybody to leave."""
 
 
-def open_store(run: Path, url: str | None) -> Store:
+def open_store(run: Path, url: str | None, max_users: int = MAX_USERS) -> Store:
     """Where users are kept: the given database, or a file in the run's folder."""
     if url is None and not run.is_dir():
         raise FormatError("no such run", where=run, remedy="give a folder made by 'paml train'")
-    return Store.open(url or file_url(run / "users.sqlite"))
+    return Store.open(url or file_url(run / STORE_NAME), max_users=max_users)
+
+
+def say_where(store: Store, *, chosen: bool) -> None:
+    """Log where users are kept; a new run's own store is empty, and that surprises those who had users before."""
+    count = store.count()
+    log.info("%s users in %s", f"{count:,}", printable(store.where))
+    if not chosen and not count:
+        log.warning(
+            "the store in this run's folder has no users yet; to go on with those of another run, name its store, %s",
+            f"sqlite:///OTHER-RUN/{STORE_NAME}",
+        )
 
 
 def serve(path: Path, options: Options) -> None:
@@ -76,29 +108,40 @@ def serve(path: Path, options: Options) -> None:
     listening = bind(options.address)
     try:
         run = Run.load(path)
-        service = Service(run.predictor, open_store(path, options.store), options.batch)
-        _run(create_guarded(run, service, options), listening, options)
+        store = open_store(path, options.store, options.max_users)
+        service = Service(run.predictor, store, options.batch, options.limits.max_wait)
+        try:
+            guarded = create_guarded(run, service, options)
+        except BaseException:
+            service.close()
+            raise
+        logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
+        say_where(store, chosen=options.store is not None)
+        _run(guarded, service, listening, options)
     finally:
         listening.close()
 
 
 def create_guarded(run: Run, service: Service, options: Options) -> Guard:
-    """The whole application: behind a guard that asks for a key if there is one, or if others can connect."""
+    """The whole application: behind a guard that asks for a key if there ever was one, or if others can connect."""
     address = options.address
-    with_key = service.has_keys()
-    if not address.is_loopback and not with_key:
+    always = address.why_public is not None or service.needs_key()
+    if always and not service.has_valid_key():
         raise SettingsError(
-            f"{address.host} can be reached from elsewhere, and the store has no key to ask for",
+            f"{address.why_public or 'the store has had keys'}, and the store has no valid key: nobody could get in",
             remedy="make a key first",
             argument="new_key",
         )
     names = {*LOOPBACK, address.host.lower(), *(name.lower() for name in address.names)}
+    app = create_app(run, service)
     return Guard(
-        create_app(run, service),
+        app,
         service.metrics,
         options.limits,
         names if address.is_loopback else None,
-        service.key_name if with_key else None,
+        Access(service, always=always),
+        methods_of(app),
+        line_of(service),
     )
 
 
@@ -119,23 +162,42 @@ def bind(address: Address) -> socket.socket:
     return listening
 
 
-def _run(app: Guard, listening: socket.socket, options: Options) -> None:
-    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
+def _run(app: Guard, service: Service, listening: socket.socket, options: Options) -> None:
     host, port = listening.getsockname()[:2]
-    logging.getLogger("paml").info("serving at %s", Address(host, port).url)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+    log.info("serving at %s", Address(host, port).url)
+    space = room()
+    connections = Connections(space.connections, options.limits.connections, service.metrics)
+    http: Any = partial(Connection, connections)  # uvicorn calls it like a class
+    config = uvicorn.Config(
+        app,
+        http=http,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=space.backlog,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     # uvicorn raises the signal again after it has stopped; by then it has been obeyed.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda number, frame: None)
-    server.run(sockets=[listening])
+    _Server(config, app, options.drain).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Told to stop, it first lets everybody leave: answers close their connections, and /readyz says no."""
+
+    def __init__(self, config: uvicorn.Config, app: Guard, drain: float) -> None:
+        super().__init__(config)
+        self._app, self._drain = app, drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Go on for a moment, then stop listening and answer what is under way."""
+        self._app.stopping = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._drain
+        while loop.time() < until and not self.force_exit:
+            await self.on_tick(0)  # the answers' date
+            await asyncio.sleep(min(0.1, self._drain))
+        await super().shutdown(sockets)

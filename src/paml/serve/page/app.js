@@ -15,12 +15,14 @@ import { TopTen } from "./topten.js";
 import { count, listed, nameOf } from "./format.js";
 
 const TOP = 10;
-const REASONS = 3;
+const REASONS = 5;
 const NEWS_SECONDS = 8;
 
 let scale, topTen, rated, finder, form; // of this server's model, made once by `begin`
 let profile = {};
+let unknown = []; // fields of it whose values the model does not know
 let rates = null;
+let rateName = "learning rate"; // what this server's method gives each user
 let fading = 0; // the timer that hides the news again
 let latest = 0; // answers to older requests are not shown
 let line = Promise.resolve(); // changes are sent one after the other: the last one wins
@@ -68,10 +70,11 @@ function build(model) {
   rated = new RatedList(scale, rate, remove);
   finder = new Finder(scale, (item) => rated.valueOf(item), rate, attempt);
   form = new ProfileForm(byId("profile"), model.fields, (said) => inTurn(() => introduce(said)));
+  rateName = model.rate;
   byId("about").hidden = model.fields.length === 0;
   byId("order").hidden = model.by[0] !== "preference" || !model.by.includes("rating");
   byId("model").textContent = `${count(model.items, "title")}, ${scale.range}; the model is “${model.method}”.`;
-  if (scale.clicks) document.querySelector("h1").textContent = "Answer three, and the list changes.";
+  document.querySelector("h1").textContent = scale.words.title;
 }
 
 /** Load what this visitor has rated before, or create the visitor. */
@@ -84,7 +87,9 @@ async function loadVisitor() {
         return introduction();
       });
   profile = stored.profile;
+  unknown = stored.unknown;
   form.show(profile);
+  form.mark(unknown);
   rated.replace(stored.ratings);
 }
 
@@ -134,14 +139,15 @@ function showQuestion(question) {
 
 function showBasis() {
   const known = [];
-  if (rated.size) known.push(count(rated.size, scale.clicks ? "answer" : "rating"));
-  if (Object.keys(profile).length) known.push("your profile");
+  if (rated.size) known.push(count(rated.size, scale.words.noun));
+  if (Object.keys(profile).some((name) => !unknown.includes(name))) known.push("your profile");
   byId("basis").textContent = known.length ? `from ${listed(known)}` : "nothing is known about you yet";
 }
 
 function showRateProfile() {
   byId("rate").hidden = false;
-  byId("rate-text").replaceChildren(...rateProfileText(rates));
+  byId("rate-title").textContent = `Your ${rateName}`;
+  byId("rate-text").replaceChildren(...rateProfileText(rates, rateName));
   drawRateProfile();
 }
 
@@ -149,7 +155,7 @@ function drawRateProfile() {
   const figure = document.querySelector("#rate figure");
   if (rates === null || figure.clientWidth === 0) return;
   const open = figure.querySelector("details")?.open ?? false;
-  const parts = rateProfileFigure(rates, figure.clientWidth);
+  const parts = rateProfileFigure(rates, figure.clientWidth, rateName);
   figure.replaceChildren(...(parts.length ? [parts[0], legend(rates), parts[1]] : []));
   if (open) figure.querySelector("details").open = true;
 }
@@ -184,8 +190,10 @@ function remove(entry) {
 }
 
 async function introduce(said) {
-  await ask("PUT", mine(), { profile: said });
+  const stored = await ask("PUT", mine(), { profile: said });
   profile = said;
+  unknown = stored.unknown;
+  form.mark(unknown);
   await refresh("With your profile");
 }
 

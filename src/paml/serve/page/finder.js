@@ -34,7 +34,7 @@ export class Finder {
   }
 
   row(entry) {
-    const noun = this.scale.clicks ? "impression" : "rating";
+    const noun = this.scale.words.rows;
     const known = element("span", { class: "known" }, count(entry.ratings, noun));
     const control = ratingControl(this.scale, entry, this.valueOf(entry.item), (value) => this.rate(entry, value));
     return element("li", {}, element("span", { class: "name" }, nameOf(entry), known), control);

@@ -17,6 +17,19 @@ export class ProfileForm {
     form.addEventListener("change", () => form.reportValidity() && changed(read(form, fields)));
   }
 
+  /** Say which of the fields have values that the model does not know. */
+  mark(unknown) {
+    for (const field of this.fields) {
+      const input = this.form.elements[`profile-${field.name}`];
+      const note = input.parentElement.querySelector(".unknown");
+      const known = !unknown.includes(field.name);
+      note.hidden = known;
+      note.textContent = known ? "" : `The model does not know ${said(input)}: it counts as not given.`;
+      if (known) input.removeAttribute("aria-describedby");
+      else input.setAttribute("aria-describedby", note.id);
+    }
+  }
+
   show(profile) {
     const controls = this.fields.map((field) => control(field, profile[field.name]));
     const [first, more] = [controls.slice(0, MAX_FIELDS), controls.slice(MAX_FIELDS)];
@@ -31,8 +44,11 @@ function control(field, value) {
   const id = `profile-${field.name}`;
   const values = field.values ?? [];
   const name = element("label", { for: id }, label(field.name));
-  return element("div", {}, name, ...parts(field.kind, id, values, value));
+  const note = element("p", { class: "unknown", id: `${id}-note`, role: "status", hidden: true });
+  return element("div", {}, name, ...parts(field.kind, id, values, value), note);
 }
+
+const said = (input) => (input.multiple ? "one of these" : `“${input.value.trim()}”`);
 
 function parts(kind, id, values, value) {
   if (kind === "numeric") return [element("input", { id, type: "number", step: "any", value, placeholder: UNSET })];

@@ -4,13 +4,6 @@ import { byId, element } from "./dom.js";
 import { ratingControl } from "./rating.js";
 import { nameOf } from "./format.js";
 
-const RATINGS = {
-  ask: "Have you seen",
-  refuse: "Not seen",
-  hint: "Arrow keys choose, Enter sends; or type the number.",
-};
-const CLICKS = { ask: "Would you click on", refuse: "Another", hint: "Arrow keys choose, Enter sends." };
-
 let asked = null;
 
 /** Show a question, or nothing if there is none; a question already shown stays as it is. */
@@ -20,7 +13,7 @@ export function askQuestion(scale, question, rate, skip) {
   card.hidden = question === null;
   if (question === null || question.item === asked) return;
   asked = question.item;
-  const words = scale.clicks ? CLICKS : RATINGS;
+  const { words } = scale;
   const title = byId("question-title");
   title.replaceChildren(`${words.ask} `, element("q", {}, nameOf(question)), "?");
   const control = ratingControl(scale, question, undefined, (value) => rate(question, value), { onLeave: false });

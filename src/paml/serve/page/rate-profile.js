@@ -7,18 +7,30 @@ const HEIGHT = 172;
 const MIDDLE = 80; // major users stand above this line, minor users hang below it
 const ROOM = 58; // for the bars of one group
 const SIDE = 4;
+const MEANINGS = {
+  "prior variance": "It says how far your taste is expected to lie from the usual one, before you rate anything. ",
+  "learning rate": "It is the size of the step that the model takes towards your ratings. ",
+};
 const GROUPS = { major: "common profiles (major)", minor: "unusual profiles (minor)" };
 
-/** Whether there is something to draw: some methods give everyone the same rate. */
-const differs = ({ major, minor }) => major.filter((number, k) => number + minor[k] > 0).length > 1;
+/** Whether there is something to draw: with some methods, all rates are the same, or nearly so. */
+const differs = ({ equal, major, minor }) => !equal && major.some((number, k) => number + minor[k] > 0);
 
-/** A paragraph about the visitor's rate. */
-export function rateProfileText(profile) {
+/** A paragraph about the visitor's rate; `name` is what this method calls it. */
+export function rateProfileText(profile, name) {
   const rate = element("strong", {}, rounded(profile.rate));
-  if (!differs(profile)) return [rate, ": this method gives everyone the same rate."];
-  const users = sum(profile.major) + sum(profile.minor);
-  const place = `, higher than that of ${percent(profile.percentile / 100)} of ${count(users, "user")}. `;
-  return [rate, place, "The higher it is, the more each of your ratings counts. ", company(profile)];
+  const users = count(sum(profile.major) + sum(profile.minor), "user");
+  const same = `: practically the same for everyone (${users}), so there is nothing to compare.`;
+  if (!differs(profile)) return [rate, same];
+  const meaning = `${MEANINGS[name] ?? ""}The higher it is, the more each of your answers counts. `;
+  return [rate, `, ${placeAmong(profile.percentile, users)}. `, meaning, company(profile)];
+}
+
+/** "higher than that of 61% of 4,832 users"; at the ends, no share is rounded to nobody or everybody. */
+function placeAmong(percentile, users) {
+  if (percentile < 1) return `lower than that of nearly all of ${users}`;
+  if (percentile > 99) return `higher than that of nearly all of ${users}`;
+  return `higher than that of ${percent(percentile / 100)} of ${users}`;
 }
 
 function company({ group, similar }) {
@@ -30,17 +42,18 @@ function company({ group, similar }) {
 }
 
 /** The drawing for a given width in pixels, with a table behind it. */
-export function rateProfileFigure(profile, width) {
+export function rateProfileFigure(profile, width, name) {
   if (!differs(profile)) return [];
-  return [drawing(profile, width), element("details", {}, element("summary", {}, "As a table"), table(profile))];
+  return [drawing(profile, width, name), element("details", {}, element("summary", {}, "As a table"), table(profile))];
 }
 
-function drawing(profile, width) {
+function drawing(profile, width, name) {
   const { edges, rate } = profile;
   const low = Math.min(edges[0], rate);
   const high = Math.max(edges.at(-1), rate);
   const x = (value) => SIDE + ((value - low) / (high - low)) * (width - 2 * SIDE);
-  const label = `Histogram of learning rates from ${rounded(low)} to ${rounded(high)}; yours is ${rounded(rate)}.`;
+  const written = told(low, high);
+  const label = `Histogram of each user's ${name} from ${written(low)} to ${written(high)}; yours is ${written(rate)}.`;
   const size = { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT };
   const svg = drawn("svg", { role: "img", "aria-label": label, ...size });
   const shares = Object.fromEntries(Object.keys(GROUPS).map((name) => [name, sharesOf(profile[name])]));
@@ -71,12 +84,20 @@ function marker(at, width) {
   ];
 }
 
+/** How numbers of a range are written so that neighbouring ones differ: 0.0991 and 0.0995, not 0.099 and 0.1. */
+function told(low, high) {
+  const digits = 2 + Math.max(0, Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low))));
+  const format = new Intl.NumberFormat("en", { maximumSignificantDigits: Math.min(digits, 12) });
+  return (value) => format.format(value);
+}
+
 function ticks(low, high, x, width) {
+  const written = told(low, high);
   const places = width < 400 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
   return places.map((part) => {
     const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
     const value = low + part * (high - low);
-    return drawn("text", { x: x(value), y: HEIGHT - 8, "text-anchor": anchor }, rounded(Number(value.toPrecision(2))));
+    return drawn("text", { x: x(value), y: HEIGHT - 8, "text-anchor": anchor }, written(value));
   });
 }
 

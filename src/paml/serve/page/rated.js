@@ -59,7 +59,7 @@ export class RatedList {
 
   newRow(entry, value) {
     const control = ratingControl(this.scale, entry, value, (chosen) => this.change.rate(entry, chosen));
-    const name = `Remove the ${this.scale.clicks ? "answer for" : "rating of"} ${nameOf(entry)}`;
+    const name = `${this.scale.words.remove} ${nameOf(entry)}`;
     const attributes = { type: "button", class: "icon", "aria-label": name, title: "Remove" };
     const remove = element("button", { ...attributes, onclick: () => this.change.remove(entry) }, symbol("cross"));
     const title = element("span", { class: "name" }, nameOf(entry));
@@ -69,8 +69,9 @@ export class RatedList {
   showSome() {
     [...byId("ratings").children].forEach((row, place) => (row.hidden = !this.all && place >= SHOWN));
     byId("own").hidden = this.size === 0;
-    byId("own-title").textContent = this.scale.clicks ? "Your answers" : "Your ratings";
+    byId("own-title").textContent = `Your ${this.scale.words.noun}s`;
     byId("all-ratings").hidden = this.size <= SHOWN;
-    byId("all-ratings").textContent = this.all ? "Show only the newest" : `Show all ${count(this.size, "rating")}`;
+    const everything = `Show all ${count(this.size, this.scale.words.noun)}`;
+    byId("all-ratings").textContent = this.all ? "Show only the newest" : everything;
   }
 }

@@ -1,4 +1,4 @@
-// The control that takes a rating: stars, two choices for clicks, or a number where the scale has too many values.
+// The control that takes a rating: stars, buttons for clicks and choices, or a number where there are too many values.
 
 import { element, symbol } from "./dom.js";
 import { nameOf } from "./format.js";
@@ -6,19 +6,20 @@ import { nameOf } from "./format.js";
 let controls = 0; // radio inputs are grouped by name
 
 /**
- * A control for one item; `send(value)` is called when a value is chosen. A click, a digit and Enter choose at once;
- * arrow keys pass over unintended values, so they wait for Enter or, if `onLeave`, until the focus leaves.
+ * A control for one item; `send(value)` is called when a value is chosen. A click and a digit choose at once. With
+ * the keyboard it is a group of radio buttons: arrow keys move, and Space on an empty group takes the first mark, but
+ * nothing is sent before Enter or Space confirm it or, if `onLeave` and after an arrow key, the focus leaves.
  */
 export function ratingControl(scale, entry, current, send, { onLeave = true } = {}) {
   if (scale.values === null) return numberControl(scale, entry, current, send);
   const name = `rating-${(controls += 1)}`;
-  const legend = element("legend", { class: "unseen" }, `${scale.clicks ? "Click on" : "Rate"} ${nameOf(entry)}`);
-  const kind = scale.clicks ? "choice" : "stars";
+  const legend = element("legend", { class: "unseen" }, `${scale.words.act} ${nameOf(entry)}`);
+  const kind = scale.stars ? "stars" : "choice";
   const about = { "data-item": entry.item, "data-marks": scale.values.length, "aria-describedby": "keys" };
   const control = element("fieldset", { class: kind, ...about }, legend);
   for (const value of scale.values) {
     const input = element("input", { type: "radio", name, value });
-    const face = scale.clicks ? choice(value) : star(scale, value);
+    const face = scale.stars ? star(scale, value) : [element("span", {}, scale.face(value))];
     control.append(element("label", { title: scale.value(value) }, input, ...face));
   }
   show(control, current);
@@ -27,35 +28,46 @@ export function ratingControl(scale, entry, current, send, { onLeave = true } = 
 }
 
 function listen(control, scale, send, onLeave) {
-  let byArrow = false;
+  let key = ""; // with which a mark was reached; none with a pointer, or by an assistive technology
   let waiting = null;
+  let meant = false; // whether leaving confirms it: after an arrow key, and not after a Space alone
+  let before = ""; // what was shown before the keyboard was used
   const commit = (value) => {
     waiting = null;
     show(control, value);
     send(value);
   };
-  control.addEventListener("pointerdown", () => (byArrow = false));
+  control.addEventListener("pointerdown", () => (key = ""));
   control.addEventListener("keydown", (event) => {
-    byArrow = event.key.startsWith("Arrow");
+    key = event.key.startsWith("Arrow") || event.key === " " ? event.key : "";
     if (event.ctrlKey || event.altKey || event.metaKey) return;
     if (waiting !== null && (event.key === "Enter" || event.key === " ")) commit(waiting);
-    else if (!scale.clicks && scale.values.map(String).includes(event.key)) commit(Number(event.key));
+    else if (scale.stars && scale.values.map(String).includes(event.key)) commit(Number(event.key));
+    else if (scale.values.length === 1 && event.key === "Enter") commit(scale.values[0]);
     else return;
     event.preventDefault();
   });
   control.addEventListener("change", (event) => {
     const value = Number(event.target.value);
-    if (!byArrow) return commit(value);
+    if (!key) return commit(value);
+    if (waiting === null) before = control.dataset.shown;
     waiting = value;
+    meant = key !== " ";
     show(control, value);
   });
   control.addEventListener("focusout", (event) => {
-    if (onLeave && waiting !== null && !control.contains(event.relatedTarget)) commit(waiting);
+    if (waiting === null || control.contains(event.relatedTarget)) return;
+    if (onLeave && meant) commit(waiting);
+    else {
+      waiting = null;
+      show(control, before === "" ? undefined : Number(before));
+    }
   });
 }
 
 /** Fill the stars up to a value: the marks after the checked one stay empty. */
 export function show(control, value) {
+  control.dataset.shown = value ?? "";
   for (const input of control.querySelectorAll("input")) {
     const number = Number(input.value);
     if (input.type === "number") input.value = value ?? "";
@@ -67,7 +79,6 @@ export function show(control, value) {
 }
 
 const star = (scale, value) => [symbol("star"), element("span", { class: "unseen" }, scale.value(value))];
-const choice = (value) => [element("span", {}, value > 0 ? "I would" : "I would not")];
 
 function numberControl(scale, entry, current, send) {
   const { low, high } = scale;

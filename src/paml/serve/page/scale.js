@@ -7,11 +7,13 @@ const MAX_STARS = 11;
 /** The scale of a target as /v1/model describes it. */
 export function scaleOf(target) {
   if (target.kind === "click") return CLICKS;
+  if (target.kind === "choice") return CHOICES;
   const { low, high } = target;
   const step = target.step ?? (Number.isInteger(low) && Number.isInteger(high) ? 1 : null);
   const marks = step === null ? Infinity : Math.round((high - low) / step) + 1;
   return {
-    clicks: false,
+    stars: true,
+    words: RATED,
     low,
     high,
     step,
@@ -25,15 +27,68 @@ export function scaleOf(target) {
   };
 }
 
+/** What the page says about a rating, a click or a choice; `rows` is what an item has in training. */
+const RATED = {
+  title: "Rate three, and the answer changes.",
+  noun: "rating",
+  rows: "rating",
+  act: "Rate",
+  remove: "Remove the rating of",
+  invite: "Seen it?",
+  ask: "Have you seen",
+  refuse: "Not seen",
+  hint: "Arrow keys choose, Enter or Space sends; or type the number.",
+};
+const CLICKED = {
+  title: "Answer three, and the list changes.",
+  noun: "answer",
+  rows: "impression",
+  act: "Click on",
+  remove: "Remove the answer for",
+  invite: "Would you click on it?",
+  ask: "Would you click on",
+  refuse: "Another",
+  hint: "Arrow keys choose, Enter or Space sends.",
+};
+const CHOSEN = {
+  title: "Name three that you chose, and the list changes.",
+  noun: "choice",
+  rows: "choice",
+  act: "Chosen:",
+  remove: "Remove the choice of",
+  invite: "Chosen it before?",
+  ask: "Have you chosen",
+  refuse: "Not chosen",
+  hint: "Enter or Space sends.",
+};
+
 const CLICKS = {
-  clicks: true,
+  stars: false,
+  words: CLICKED,
   values: [1, 0],
+  face: (number) => (number > 0 ? "I would" : "I would not"),
+  given: (number) => (number > 0 ? "clicked" : "not clicked"),
   value: (number) => (number > 0 ? "a click" : "no click"),
   short: (number) => (number > 0 ? "a click" : "no click"),
   score: (number) => percent(number),
   effect: (number) => signed(`${(100 * number).toFixed(1)}%`),
   height: (number) => number,
   range: "clicks",
+};
+
+/** A choice has no opposite: the only value is 1; stronger ones come from programs. */
+const CHOICES = {
+  stars: false,
+  words: CHOSEN,
+  values: [1],
+  face: () => "Chosen",
+  given: () => "chosen",
+  value: () => "chosen",
+  short: () => "chosen",
+  score: (number) => percent(number),
+  effect: (number) => signed(number.toFixed(2)),
+  height: (number) => number,
+  range: "choices",
 };
 
 const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${text}`);

@@ -5,6 +5,8 @@ import { ratingControl } from "./rating.js";
 import { count, listed, nameOf } from "./format.js";
 
 const DURATION = 550; // milliseconds
+const REASONS = 3; // shown under a title
+const WEAK = 0.2; // share of a title's strongest reason below which another is not its main one
 
 /** The list; `rate(entry, value)` is called when one of its titles is rated. */
 export class TopTen {
@@ -27,10 +29,11 @@ export class TopTen {
         this.rows.delete(item);
       }
     }
+    const telling = distinguishing(items);
     items.forEach((entry, place) => {
       if (!this.rows.has(entry.item)) this.rows.set(entry.item, this.newRow(entry));
       const row = this.rows.get(entry.item);
-      this.fill(row, entry, place, before);
+      this.fill(row, entry, place, before, telling[place]);
       if (this.list.children[place] !== row) this.list.insertBefore(row, this.list.children[place] ?? null);
     });
     this.order = items.map((entry) => entry.item);
@@ -58,7 +61,7 @@ export class TopTen {
     );
   }
 
-  fill(row, entry, place, before) {
+  fill(row, entry, place, before, telling) {
     const { scale } = this;
     row.querySelector(".place").textContent = place + 1;
     const shown = entry.rating ?? null; // a model that only ranks predicts no rating
@@ -66,8 +69,9 @@ export class TopTen {
     row.querySelector(".score .number").textContent = shown === null ? "" : scale.score(shown);
     row.querySelector(".meter i").style.setProperty("--height", Math.min(Math.max(scale.height(shown ?? 0), 0), 1));
     row.querySelector(".move").replaceChildren(...moveOf(entry.item, place, before));
-    row.querySelector("summary").replaceChildren(...because(scale, entry.because ?? []));
-    row.querySelector(".reasons").replaceChildren(...reasons(scale, entry.because ?? []));
+    const found = entry.because ?? [];
+    row.querySelector("summary").replaceChildren(...because(scale, found, telling));
+    row.querySelector(".reasons").replaceChildren(...reasons(scale, found.slice(0, REASONS)));
   }
 
   animate(places) {
@@ -94,18 +98,33 @@ function moveOf(item, place, before) {
   ];
 }
 
-function because(scale, found) {
-  const main = found.find((reason) => reason.effect > 0);
+/**
+ * For each title, the reason that speaks for it more than for the others of the list: one strong rating may stand
+ * behind all of them, and would tell nothing under each. Weak reasons do not count; without any reason, undefined.
+ */
+function distinguishing(items) {
+  const total = new Map();
+  const lists = items.map((entry) => entry.because ?? []);
+  for (const reason of lists.flat()) total.set(reason.item, (total.get(reason.item) ?? 0) + reason.effect);
+  return lists.map((found) => {
+    const strongest = Math.max(...found.map((reason) => reason.effect));
+    const strong = found.filter((reason) => reason.effect > 0 && reason.effect >= WEAK * strongest);
+    const excess = (reason) => reason.effect - total.get(reason.item) / items.length;
+    return strong.toSorted((one, other) => excess(other) - excess(one))[0];
+  });
+}
+
+function because(scale, found, main) {
   if (main) return ["Because of ", element("q", {}, nameOf(main)), " ", given(scale, main.value)];
   if (found.length) return ["Despite ", element("q", {}, nameOf(found[0])), " ", given(scale, found[0].value)];
   return [invitation(scale)];
 }
 
-const invitation = (scale) => (scale.clicks ? "Would you click on it?" : "Seen it?");
+const invitation = (scale) => scale.words.invite;
 
 /** A visitor's rating: "5 ★" on the screen, "rated 5 of 5" for screen readers. */
 export function given(scale, value) {
-  if (scale.clicks) return element("span", { class: "given" }, value > 0 ? "clicked" : "not clicked");
+  if (!scale.stars) return element("span", { class: "given" }, scale.given(value));
   const shown = element("span", { "aria-hidden": "true" }, scale.short(value), symbol("star"));
   const said = element("span", { class: "unseen" }, `rated ${scale.value(value)}`);
   return element("span", { class: "given" }, shown, said);

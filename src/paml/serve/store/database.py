@@ -6,6 +6,7 @@ Nothing is remembered about a database that went away: each call tries again, so
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,19 +36,24 @@ POOL: dict[str, Any] = {
     "pool_use_lifo": True,
     "hide_parameters": True,  # errors never show ratings or profiles
 }
+WAL = ("journal_mode=WAL",)  # readers and a writer do not wait for each other
 KNOWN = "sqlite:///FILE or postgresql://USER@HOST/DATABASE expected"
 
 
 class Database:
     """Three kinds of access: `glancing` (one statement), `reading` (of one moment), `writing` (durable at its end)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        """`create=False`: a file must exist, and how it keeps its log is left as it is."""
         parsed = _parse(url)
         self.where = parsed.render_as_string(hide_password=True)
-        self._file = Path(parsed.database or "").absolute() if parsed.get_backend_name() == "sqlite" else None
+        self._file = self.file_of(url)
         if self._file:
-            _touch(self._file)
-            self._engine = _sqlite(self._file)
+            if create:
+                _touch(self._file)
+            elif not self._file.is_file():
+                raise PamlError("there is no such store", where=self._file, remedy="check the name")
+            self._engine = _sqlite(self._file, WAL if create else ())
             self._glancer = self._engine.execution_options()  # no BEGIN: a statement alone sees one moment
             self._reader = self._engine.execution_options(begin="BEGIN")
             self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
@@ -56,8 +62,21 @@ class Database:
             self._writer = self._engine.execution_options(isolation_level="READ COMMITTED")
             self._glancer = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self.writable = True  # as of the last attempt
+        self.written: float | None = None  # when a write succeeded last, by the monotonic clock
         # SQLite admits one writer: threads of this process queue here, as its own waiting is by polling and unfair.
         self._turn = threading.Lock() if self._file else None
+
+    @staticmethod
+    def file_of(url: str) -> Path | None:
+        """The file that an address names; None for PostgreSQL."""
+        parsed = _parse(url)
+        return Path(parsed.database or "").absolute() if parsed.get_backend_name() == "sqlite" else None
+
+    @property
+    def file(self) -> Path | None:
+        """The file of an SQLite database."""
+        return self._file
 
     @property
     def kind(self) -> str:
@@ -79,19 +98,48 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that is committed and on disk when the block ends, or leaves no trace if it raises."""
-        with self._trouble(), self._my_turn(), self._writer.begin() as connection:
-            opened = connection.connection.info.get("file")
-            yield connection
-        if self._file and _identity(self._file) != opened:  # committed into a file that no longer has a name
-            raise self._unavailable("the database file was removed or replaced")
+        try:
+            with self._trouble(), self._my_turn(), self._writer.begin() as connection:
+                opened = connection.connection.info.get("file")
+                yield connection
+            if self._file and _identity(self._file) != opened:  # committed into a file that no longer has a name
+                raise self._unavailable("the database file was removed or replaced")
+        except StoreUnavailable:
+            self.writable = False
+            raise
+        self.writable, self.written = True, time.monotonic()
 
-    def forget(self) -> None:
-        """Empty SQLite's log, where deleted rows stay until it is moved to the file; a long reader delays that."""
-        if self._file:
-            with self._trouble(), self._my_turn(), self._engine.connect() as connection:
-                connection.exec_driver_sql("PRAGMA busy_timeout=1000")  # other writers are waiting
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-                connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")
+    def clear_log(self, patience: float = 0.5) -> bool | None:
+        """Empty SQLite's log, where deleted rows stay until it is moved to the file; None if there is no such log.
+
+        False if it could not be done within some seconds, because somebody reads an older state. Writers wait
+        meanwhile, so the patience is short.
+        """
+        if not self._file:
+            return None
+        with self._trouble(), self._my_turn(), self._engine.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * patience)}")
+            busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")
+        return not busy
+
+    def tidy(self) -> bool:
+        """Remove the bytes of deleted rows as far as the database can; False to be called again."""
+        try:
+            if self._file:
+                return self.clear_log(patience=0.0) is not False
+            with self._trouble(), self._glancer.connect() as connection:
+                connection.exec_driver_sql("SET statement_timeout = 0")
+                connection.exec_driver_sql("VACUUM (SKIP_LOCKED) paml_users, paml_ratings")
+                connection.exec_driver_sql(f"SET statement_timeout = {_statement_timeout()}")
+        except StoreUnavailable:
+            return False
+        return True
+
+    @property
+    def tidy_pause(self) -> float:
+        """Seconds before each `tidy`: PostgreSQL reads a part of its tables for it."""
+        return 1.0 if self._file else 60.0
 
     def close(self) -> None:
         """Close all connections that are not in use."""
@@ -132,6 +180,15 @@ def file_url(file: Path) -> str:
     return URL.create("sqlite", database=str(file.absolute())).render_as_string()
 
 
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
@@ -151,27 +208,39 @@ def _touch(file: Path) -> None:
     """Create the file if it is missing, readable by its owner alone; connections never create it."""
     try:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        folder = os.open(file.parent, os.O_RDONLY)
-        os.fsync(folder)  # the name is durable before the first rating is
-        os.close(folder)
+        sync_folder(file.parent)  # the name is durable before the first rating is
     except OSError as error:
         raise PamlError(
             f"the store cannot be opened ({error.strerror})", where=file, remedy="check folder and permissions"
         ) from None
 
 
-def _sqlite(file: Path) -> Engine:
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{file.as_uri()}?mode=rw", uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+class _Connection(sqlite3.Connection):
+    """A connection that knows which file it was opened for: if the file was replaced meanwhile, it is not used."""
+
+    file: tuple[int, int] | None = None
+
+
+def _sqlite(file: Path, more: tuple[str, ...]) -> Engine:
+    def connect() -> _Connection:
+        there = _identity(file)
+        connection = sqlite3.connect(
+            f"{file.as_uri()}?mode=rw",
+            uri=True,
+            timeout=PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
         )
+        connection.file = there
+        return connection
 
     engine = create_engine("sqlite://", creator=connect, **POOL)
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: sqlite3.Connection, record: Any) -> None:
+    def prepare(connection: _Connection, record: Any) -> None:
         for pragma in (
-            "journal_mode=WAL",
+            *more,
             "synchronous=FULL",  # a commit is on disk when it returns
             "fullfsync=ON",  # also where the system's fsync would not reach the disk
             "foreign_keys=ON",
@@ -179,7 +248,7 @@ def _sqlite(file: Path) -> Engine:
             "trusted_schema=OFF",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        record.info["file"] = _identity(file)
+        record.info["file"] = connection.file
 
     @event.listens_for(engine, "checkout")
     def still_there(connection: sqlite3.Connection, record: Any, proxy: Any) -> None:
@@ -207,7 +276,7 @@ def _postgres(url: URL) -> Engine:
     def prepare(connection: Any, record: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = {1000 * seconds}")
-            cursor.execute(f"SET statement_timeout = {2000 * seconds}")  # longer, so that a lock is named as the cause
+            cursor.execute(f"SET statement_timeout = {_statement_timeout()}")
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
                 "WHERE current_setting('synchronous_commit') = 'off'"
@@ -215,6 +284,11 @@ def _postgres(url: URL) -> Engine:
         connection.commit()
 
     return engine
+
+
+def _statement_timeout() -> int:
+    """Milliseconds; longer than for a lock, so that a lock is named as the cause."""
+    return int(2000 * PATIENCE)
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

@@ -25,6 +25,20 @@ _USERS = """CREATE TABLE paml_users (
     profile TEXT NOT NULL,
     version BIGINT NOT NULL
 )"""
+# Keys had no scope until version 2, and opened everything.
+_SCOPES = (
+    "ALTER TABLE paml_keys ADD COLUMN scope TEXT NOT NULL DEFAULT 'admin'",
+    "ALTER TABLE paml_keys ADD COLUMN expires TEXT",
+)
+_STATE = (
+    "CREATE TABLE paml_state (users BIGINT NOT NULL, keyed INTEGER NOT NULL, probes BIGINT NOT NULL)",
+    "INSERT INTO paml_state (users, keyed, probes) SELECT (SELECT count(*) FROM paml_users),"
+    " (SELECT CASE WHEN count(*) > 0 THEN 1 ELSE 0 END FROM paml_keys), 0",
+)
+_AUDIT = (
+    "CREATE TABLE paml_audit (moment TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, about TEXT NOT NULL)",
+    "CREATE INDEX paml_audit_moment ON paml_audit (moment)",
+)
 
 STEPS: tuple[Step, ...] = (
     {
@@ -42,6 +56,7 @@ STEPS: tuple[Step, ...] = (
             _KEYS,
         ),
     },
+    dict.fromkeys(("sqlite", "postgresql"), (*_SCOPES, *_STATE, *_AUDIT)),
 )
 LOCK = 0x70616D6C  # "paml": processes that start together migrate one after the other
 
@@ -54,6 +69,19 @@ def migrate(connection: Connection, where: str, steps: Sequence[Step] = STEPS) -
     if not inspect(connection).has_table(schema.name):
         connection.execute(text("CREATE TABLE paml_schema (version INTEGER NOT NULL)"))
         connection.execute(insert(schema).values(version=0))
+    version = version_of(connection, where, len(steps))
+    for step in steps[version:]:
+        for statement in step[kind]:
+            connection.execute(text(statement))
+    if version < len(steps):
+        connection.execute(update(schema).values(version=len(steps)))
+    return len(steps) - version
+
+
+def version_of(connection: Connection, where: str, newest: int = len(STEPS)) -> int:
+    """The version of the tables; one that is newer than this program is refused."""
+    if not inspect(connection).has_table(schema.name):
+        raise FormatError("there is no store in this database", where=where, remedy="check its address")
     found = connection.scalars(select(schema.c.version)).all()
     if len(found) != 1 or found[0] < 0:
         raise FormatError(
@@ -61,17 +89,11 @@ def migrate(connection: Connection, where: str, steps: Sequence[Step] = STEPS) -
             where=where,
             remedy="restore a backup",
         )
-    version: int = found[0]
-    if version > len(steps):
+    if found[0] > newest:
         raise FormatError(
-            f"the store has version {version}, this paml knows versions up to {len(steps)}",
+            f"the store has version {found[0]}, this paml knows versions up to {newest}",
             where=where,
             remedy="use the newer paml that wrote it, or another store",
             argument="store",
         )
-    for step in steps[version:]:
-        for statement in step[kind]:
-            connection.execute(text(statement))
-    if version < len(steps):
-        connection.execute(update(schema).values(version=len(steps)))
-    return len(steps) - version
+    return int(found[0])

@@ -34,4 +34,22 @@ keys = Table(
     Column("name", Text, primary_key=True),
     Column("digest", Text, nullable=False),  # SHA-256 of the secret, hexadecimal
     Column("created", Text, nullable=False),  # ISO 8601, UTC
+    Column("scope", Text, nullable=False),  # what it opens: read, write or admin
+    Column("expires", Text),  # ISO 8601, UTC; NULL if it never does
+)
+# One row about the whole store.
+state = Table(
+    "paml_state",
+    metadata,
+    Column("users", BigInteger, nullable=False),  # how many there are
+    Column("keyed", Integer, nullable=False),  # 1 once there has been a key: from then on nobody gets in without one
+    Column("probes", BigInteger, nullable=False),  # writes that only try whether writing works
+)
+audit = Table(
+    "paml_audit",
+    metadata,
+    Column("moment", Text, nullable=False, index=True),  # ISO 8601 with microseconds, UTC
+    Column("who", Text, nullable=False),  # a key's name; "-" for a caller without one
+    Column("what", Text, nullable=False),
+    Column("about", Text, nullable=False),  # a key's name, never a user's id
 )

@@ -1,0 +1,31 @@
+"""The request that is being served: its id and who sent it, known wherever it is worked on."""
+
+import ipaddress
+import re
+import secrets
+from contextvars import ContextVar
+
+SANE_ID = re.compile("[A-Za-z0-9._-]{1,64}")
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""In the answer, in problem documents and in the log."""
+caller: ContextVar[str] = ContextVar("caller", default="nobody")
+"""Whose share the request counts for: `key NAME` or `address NETWORK`."""
+
+
+def chosen_id(given: str | None) -> str:
+    """The sender's own id, if it is short and plain, so that it can be logged; otherwise a new one."""
+    return given if given is not None and SANE_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+def network_of(host: str) -> str:
+    """Who counts as one address: a single one of IPv4, a /64 of IPv6, as one household has all of these."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host or "unknown"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return str(address)
