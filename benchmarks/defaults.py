@@ -60,14 +60,17 @@ def data_sets(folder: Path, out: Path) -> Iterator[tuple[str, paml.Dataset]]:
 
 
 def tables(source: str, archive: Path, out: Path, *, profiles: bool = True) -> paml.Dataset:
-    """Some users of a source as somebody's own tables, prepared with the defaults for such."""
+    """Some users of a source as somebody's own tables, prepared with the defaults for such.
+
+    Users with blank profile values are dropped, as they were when the stored results were measured.
+    """
     if out.exists():
         return paml.open_data(out)
     kind = find_source(source)
     with TemporaryDirectory() as work:
         raw = kind.load(LoadRequest(archive, kind.settings(), Path(work)))
         folder = write_tables(raw, chosen_users(source, raw), Path(work) / "tables", profiles=profiles)
-        return paml.prepare("tables", folder, out)
+        return paml.prepare("tables", folder, out, drop_invalid_profiles=True)
 
 
 def chosen_users(source: str, raw: RawData) -> pl.Series:

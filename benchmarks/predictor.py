@@ -1,13 +1,18 @@
 """A new user rates a few items and wants ten: milliseconds of adapt + recommend(10), next to LensKit, in one run.
 
 Both see the same test users with the same ratings, in turn, and score all items. LensKit's biased factorisation folds
-the user in and ranks; paml adapts an ensemble as in the recipe `tuned`. PAML_BENCH_DATA names a prepared data set;
-otherwise MovieLens-1M is prepared from the folder in PAML_DATA_HOME, or a synthetic data set of its size is made.
+the user in and ranks; paml adapts an ensemble as in the recipe `tuned`, and ranks by its predicted ratings alone, as
+LensKit does, or by preference, which adapts a second ensemble. Times are processor time, with one thread: other work on
+the machine counts less than in time by the clock, though it still competes for caches.
+
+PAML_BENCH_RUN names trained runs (as PATH does folders), which are measured on their data set in place of newly trained
+ones; PAML_BENCH_DATA a prepared data set; otherwise MovieLens-1M is prepared from the folder in PAML_DATA_HOME, or a
+synthetic data set of its size is made.
 """
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +26,7 @@ from paml.baselines.rows import SplitRows
 from paml.recommend.requests import NewUser, Rating
 
 METHODS = ("ridge", "reg_paml")
+LENSKIT = "LensKit biased MF"
 USERS, TOGETHER, WARM_UP = 400, 32, 20
 TRAINING = {"epochs": 3}  # the time of a call does not depend on how well it was trained
 
@@ -72,10 +78,10 @@ def lenskit_caller(data: paml.Dataset) -> Callable[[tuple[np.ndarray, np.ndarray
 
 
 def timed(call: Callable[..., Any], *arguments: Any) -> float:
-    """Seconds of a call."""
-    started = time.perf_counter()
+    """Seconds of processor time of a call."""
+    started = time.process_time()
     call(*arguments)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def _alone(predictor: paml.Predictor, new_user: NewUser) -> None:
@@ -87,36 +93,52 @@ def _together(predictor: paml.Predictor, new_users: list[NewUser]) -> None:
         user.recommend(10)
 
 
+def predictors(runs: Iterable[paml.Run]) -> dict[str, paml.Predictor]:
+    """Of each run, lists by predicted rating alone and, if it has a choice part, by preference."""
+    found = {}
+    for run in runs:
+        method = run.settings.method
+        found[f"{method}, ratings"] = paml.Run(run.path, run.settings, run.ensemble).predictor
+        if run.preference is not None:
+            found[f"{method}, preference"] = run.predictor
+    return found
+
+
 def main() -> None:
-    """Print milliseconds of one user, of many at once, and the ratio to LensKit."""
+    """Print milliseconds of one user, of many at once, and both relative to LensKit's call for one."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        data = data_set(Path(folder))
+        given = [paml.load(path) for path in os.environ.get("PAML_BENCH_RUN", "").split(os.pathsep) if path]
+        data = given[0].data() if given else data_set(Path(folder))
+        runs = given or [paml.train(data, method, out=Path(folder) / method, **TRAINING) for method in METHODS]
         ours, theirs = new_users(data)
         rated = np.median([len(one.ratings) for one in ours])
         items = data.manifest.items
         print(f"{data.manifest.source.name}: {len(ours)} test users, {rated:g} ratings (median), {items:,} items")
-        predictors = {
-            method: paml.train(data, method, out=Path(folder) / method, **TRAINING).predictor for method in METHODS
-        }
-        lenskit = lenskit_caller(data)
-        seconds: dict[str, list[float]] = {name: [] for name in (*METHODS, "LensKit biased MF")}
-        together: dict[str, list[float]] = {method: [] for method in METHODS}
+        by_name, lenskit = predictors(runs), lenskit_caller(data)
+        seconds: dict[str, list[float]] = {name: [] for name in (LENSKIT, *by_name)}
+        together: dict[str, list[float]] = {name: [] for name in by_name}
         for start in range(0, len(ours), TOGETHER):  # in turn, some users each: as busy services, all run warm
             some, ratings = ours[start : start + TOGETHER], theirs[start : start + TOGETHER]
-            for method, predictor in predictors.items():
-                seconds[method] += [timed(_alone, predictor, new_user) for new_user in some]
-                together[method].append(timed(_together, predictor, some) / len(some))
-            seconds["LensKit biased MF"] += [timed(lenskit, one) for one in ratings]
-        base = np.median(seconds["LensKit biased MF"][WARM_UP:])
+            for name, predictor in by_name.items():
+                seconds[name] += [timed(_alone, predictor, new_user) for new_user in some]
+                together[name].append(timed(_together, predictor, some) / len(some))
+            seconds[LENSKIT] += [timed(lenskit, one) for one in ratings]
+        base = float(np.median(seconds[LENSKIT][WARM_UP:]))
         for name, values in seconds.items():
             p50, p99 = (1e3 * np.quantile(values[WARM_UP:], share) for share in (0.5, 0.99))
-            size = f" (ensemble of {len(predictors[name].members)})" if name in predictors else ""
-            line = f"{name + size:<26} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms"
-            line += f", {base * 1e3 / p50:5.2f} times as fast as LensKit"
+            size = f" ({_members(by_name[name])})" if name in by_name else ""
+            line = f"{name + size:<36} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms, {p50 / base / 1e3:5.2f} times LensKit"
             if name in together:
-                line += f"; {TOGETHER} users at once {1e3 * np.median(together[name][1:]):.2f} ms each"
+                each = float(np.median(together[name][1:]))
+                line += f"; {TOGETHER} users at once {1e3 * each:.2f} ms each, {each / base:.2f} times"
             print(line)
+
+
+def _members(predictor: paml.Predictor) -> str:
+    """How many networks answer."""
+    parts = [predictor] if predictor.choice is None else [predictor, predictor.choice]
+    return " + ".join(str(len(part.members)) for part in parts)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from paml.evaluation.ranking import discounted_gain, rank_users, recall
 from paml.evaluation.scoring import Split
 from paml.methods.learner import Adapted, Learner
 from paml.recommend.elicitation import MAX_MEMBERS, gains
+from paml.recommend.members import AdaptedUsers
 from paml.recommend.predictor import Predictor
 from paml.recommend.requests import NewUser
 from paml.training.allocator import keep_freed_memory
@@ -101,12 +102,14 @@ class State:
     @cached_property
     def rating_BI(self) -> Tensor | None:
         """Predicted ratings of all items, if the run predicts any."""
-        return self.predictor.score_all([one for _, one in self.adapted]) if self.predictor.rates else None
+        users = AdaptedUsers(tuple(one for _, one in self.adapted))
+        return self.predictor.score_all(users) if self.predictor.rates else None
 
     @cached_property
     def choice_BI(self) -> Tensor:
         """Log chances of being chosen, but for a constant of the user."""
-        return (self.predictor.choice or self.predictor).score_all([one for _, one in self.chooser])
+        users = AdaptedUsers(tuple(one for _, one in self.chooser))
+        return (self.predictor.choice or self.predictor).score_all(users)
 
     @cached_property
     def score_BI(self) -> Tensor:

@@ -147,6 +147,8 @@ def serving(run: Path, folder: Path, *options: str) -> Iterator[int]:
         store_url(folder),
         "--rate",
         "0",
+        "--max-wait",
+        "0",
     ]
     with log.open("wb") as out, subprocess.Popen([*command, *options], stderr=out) as server:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -45,14 +46,43 @@ def click_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
 
 
 @pytest.fixture(scope="session")
-def run_of(tmp_path_factory: pytest.TempPathFactory, world: paml.Dataset, click_world: paml.Dataset) -> RunOf:
+def choice_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
+    """Choices of two strengths: the chosen items of the embedded world, those of some users more than once."""
+    folder = tmp_path_factory.mktemp("choices")
+    once = paml.prepare("synthetic", out=folder / "once", users=400, items=80, target="choice", median_rows=40)
+    users, items = once.users().collect(), once.items().collect()
+    rows = once.interactions().collect()
+    rows = rows.with_columns(user=users["user"].gather(rows["user"]), item=items["item"].gather(rows["item"]))
+    again = rows.filter(rows["item"].cast(int) % 3 == 0)
+    profile = dict.fromkeys(("gender", "age", "occupation"), "categorical")
+    content = {"title": "identifier", "genre": "multi", "director": "categorical", "year": "numeric"}
+    schema = {
+        "target": {"kind": "choice"},
+        "interactions": {"user": "user", "item": "item", "time": "time"},
+        "users": {"key": "user", "fields": profile},
+        "items": {"key": "item", "fields": content},
+    }
+    log = pl.concat([rows, again]).select("user", "item", "time")
+    return paml.prepare(interactions=log, users=users, items=items, schema=schema, out=folder / "data", cold_share=1)
+
+
+@pytest.fixture(scope="session")
+def run_of(
+    tmp_path_factory: pytest.TempPathFactory,
+    world: paml.Dataset,
+    click_world: paml.Dataset,
+    request: pytest.FixtureRequest,
+) -> RunOf:
     """Runs by target and method, each trained once."""
     runs: dict[tuple[str, str], paml.Run] = {}
 
     def run(target: str, method: str) -> paml.Run:
         if (target, method) not in runs:
             out = tmp_path_factory.mktemp("runs") / f"{target}-{method}"
-            data = {"rating": world, "click": click_world}[target]
+            if target == "choice":
+                data = request.getfixturevalue("choice_world")
+            else:
+                data = {"rating": world, "click": click_world}[target]
             runs[target, method] = paml.train(data, method, out=out, epochs=2, ensemble_size=2)
         return runs[target, method]
 
