@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -119,10 +120,9 @@ def fault(folder: Path, begun: dict[str, int], done: dict[str, int]) -> str | No
     """What is wrong with what is left."""
     url = file_url(folder / "users.sqlite")
     try:
-        store = Store.open(url)
-        found = {user: store.user(user) for user in USERS}
-        store.add_ratings("new", []) if store.user("new") else store.put_user("new", {})
-        store.close()
+        with closing(Store.open(url)) as store:
+            found = {user: store.user(user) for user in USERS}
+            store.add_ratings("new", []) if store.user("new") else store.put_user("new", {})
         faults = check(url).faults
     except PamlError as error:
         return str(error)

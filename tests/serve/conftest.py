@@ -1,6 +1,7 @@
 """Stores for the tests: an SQLite file and a database in our own PostgreSQL, both as in production."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,13 @@ from waiting import PATIENCE
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
 NewUrl = Callable[[], str]
+
+
+@pytest.fixture(autouse=True)
+def stores_are_closed() -> Iterator[None]:
+    """An open store has a thread that keeps it alive; its connections would be missed in some later test."""
+    yield
+    assert "paml-tidy" not in {thread.name for thread in threading.enumerate()}, "a store was not closed"
 
 
 @pytest.fixture(scope="session")

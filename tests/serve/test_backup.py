@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -38,9 +39,9 @@ def fill(url: str) -> dict[str, StoredUser | None]:
     return held
 
 
-def held(url: str) -> dict[str, StoredUser | None]:
+def held(url: str, names: Iterable[str] = IDS) -> dict[str, StoredUser | None]:
     store = Store.open(url)
-    found = {name: store.user(name) for name in IDS}
+    found = {name: store.user(name) for name in names}
     store.close()
     return found
 
@@ -112,7 +113,7 @@ def test_nothing_is_overwritten_by_chance(new_url: NewUrl, tmp_path: Path) -> No
     store.close()
     with pytest.raises(PamlError, match="the store is not empty; give another store, or allow"):
         restore(copy, url)
-    assert Store.open(url).user("later") is not None
+    assert held(url, ("later",))["later"] is not None
     assert held(url) == before
     assert not list(tmp_path.glob(".*")), "nothing half-done stays"
 
