@@ -42,6 +42,7 @@ def compare(
     recipe: str | Path = "tuned",
     *,
     out: str | Path,
+    reuse: bool = True,
     baselines: Sequence[str] | None = None,
     variants: Sequence[str] = (),
     same_split: bool = False,
@@ -57,8 +58,9 @@ def compare(
     packages are installed. `variants` are methods with other settings (`"reg_paml gamma=0.01"`); `settings` and further
     keywords replace the recipe's in all methods. Each seed has its own split of the users, unless `same_split`;
     `group_by` is a user field whose values are also compared. `liked` is the lowest target of an item that belongs on a
-    user's list (by default three quarters of the scale: 4 of 5). An unfinished comparison in `out` is continued. A
-    training that diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
+    user's list (by default three quarters of the scale: 4 of 5). A comparison of the same data and settings in `out` is
+    continued, extended by new entries and seeds, or returned if it is finished, unless `reuse=False`. A training that
+    diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
@@ -79,7 +81,7 @@ def compare(
     folder = Path(out)
     make_folder(folder)
     with hold(folder / LOCK, folder, "comparing in it"):
-        run_grid(data, folder, open_comparison(folder, wanted), shown)
+        run_grid(data, folder, open_comparison(folder, wanted, reuse=reuse), shown)
         return refresh(folder)
 
 
