@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from paml.data.dataset import (
     SourceRecord,
 )
 from paml.data.frames import FieldChange, load_frames
+from paml.data.keywords import PrepareSettings
 from paml.data.notes import LOG_RULE, PROFILE_RULE, WARNING, notes_on
 from paml.data.protocol import (
     Kept,
@@ -55,7 +56,7 @@ def prepare(
     reuse: bool = False,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[PrepareSettings],
 ) -> Dataset:
     """Read a source (see `paml data list`) and write a prepared data set to the folder `out`.
 
@@ -80,12 +81,13 @@ def prepare(
     >>> own = paml.prepare(interactions=ratings, out="own")
     """
     given = {"interactions": interactions, "users": users, "items": items}
-    if interactions is None:
-        more = {**{name: value for name, value in given.items() if value is not None}, **more}  # settings of a source
+    replaced: dict[str, Any] = {**(settings or {}), **more}
+    if interactions is None:  # users and items are settings of a source
+        replaced |= {name: value for name, value in given.items() if value is not None}
         given = {}
     source = _source_of(source, given, path=path, fields=fields, schema=schema)
     kind, shown = find_source(source), chosen_progress(progress)
-    source_settings, protocol = _settings(kind, {**(settings or {}), **more})
+    source_settings, protocol = _settings(kind, replaced)
     inputs = {"path": path, "extra": extra, "schema": None if isinstance(schema, Mapping) else schema}
     paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
     if not given and not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:

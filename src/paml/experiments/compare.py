@@ -8,7 +8,7 @@ users, unless the same split is requested; within a seed all entries see the sam
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from paml.files import make_folder
 from paml.locks import NAME as LOCK, hold
 from paml.progress import Inside, Progress, chosen
 from paml.report.refresh import refresh
+from paml.training.keywords import CompareSettings
 
 ABLATION = (
     *(f"reg_paml gamma={gamma}" for gamma in ("1e-5", "1e-4", "1e-2")),
@@ -50,7 +51,7 @@ def compare(
     liked: float | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[CompareSettings],
 ) -> Results:
     """Fit every method, variant and baseline with every seed; write results, tables and a report to `out`.
 

@@ -1,6 +1,7 @@
 """Training: the outer loop, and runs on disk.
 
 recipe      all settings of a training run; recipes/*.toml are the named ones
+keywords    settings as keyword arguments, for type checkers
 sizing      settings that depend on the size of the data, by rule
 train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
@@ -22,6 +22,7 @@ from paml.progress import Progress, chosen
 from paml.settings import require_same
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
+from paml.training.keywords import TrainSettings
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
 from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
@@ -45,7 +46,7 @@ def train(
     progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[TrainSettings],
 ) -> Run:
     """Train `method` on a prepared data set and return the run.
 
