@@ -16,6 +16,7 @@ reuse            a data set that is there already, for a call that would make th
 resplit          the same users, split with another seed
 build            splits users, orders rows, encodes fields, records everything
 describe         what a prepared data set contains
+show             the same in a notebook
 sources          where raw tables come from
 readers          reading files, with errors that name the line
 infer            a first schema for your own tables

@@ -11,5 +11,6 @@ device      the CPU, or a GPU
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked
 run         a run on disk: settings, weights, vocabulary
+show        a run in a notebook
 preference  what lists are ordered by: counted on training users, weighted on validation users
 """
