@@ -252,7 +252,7 @@ def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_looked_at_is_named(world: paml.Dataset, tmp_path: Path) -> None:
     """As one of another user's would be; the library, too, says which and what to do."""
-    with pytest.raises(PamlError, match="cannot be read .*; choose another folder"):
+    with pytest.raises(PamlError, match=r"cannot be read .*; choose another folder"):
         paml.train(world, out=tmp_path / ("x" * 300), epochs=1, ensemble_size=1)
 
 

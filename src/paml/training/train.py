@@ -152,7 +152,7 @@ def _is_fresh(folder: Path) -> bool:
     if not exists(folder, OTHER_FOLDER):
         return True
     try:
-        return folder.is_dir() and all(name.startswith(".") for name in os.listdir(folder))
+        return folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())
     except OSError as error:
         raise unreadable(folder, error, OTHER_FOLDER) from None
 
