@@ -8,7 +8,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "paml"
 MODULES = sorted(SOURCE.rglob("*.py"))
-GROUND = {"errors", "settings", "files", "locks", "progress", "terminal", "registry"}  # any module may import these
+# any module may import these
+GROUND = {"errors", "settings", "files", "locks", "progress", "terminal", "notebook", "registry"}
 ROOT = ""  # the package's public names
 
 # What each package may import besides the ground and itself; whatever is not here is forbidden.

@@ -342,7 +342,7 @@ def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.Dataset, tmp_p
     with pytest.raises(InterruptedError):
         paml.train(small, out=tmp_path / "run", settings=settings, on_epoch=stop)
     run = paml.train(
-        small, out=tmp_path / "run", settings=settings, resume=True, on_epoch=lambda *pair: seen.append(pair)
+        small, out=tmp_path / "run", settings=settings, reuse=True, on_epoch=lambda *pair: seen.append(pair)
     )
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert seen == [(line["epoch"], line["validation_mse"]) for line in lines]

@@ -214,11 +214,11 @@ def test_resume_after_kills_gives_bit_identical_weights(parts: str, middle_world
 
 def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "paml", out=tmp_path / "run", settings=QUICK)
-    with pytest.raises(PamlError, match="already exists; choose another folder, or resume"):
+    with pytest.raises(PamlError, match="already exists; choose another folder, or reuse"):
         paml.train(world, "paml", out=run.path, settings=QUICK)
-    with pytest.raises(SettingsError, match="was begun with another recipe"):
-        paml.train(world, "paml", out=run.path, resume=True, settings={**QUICK, "gamma": 0.5})
-    assert paml.train(world, "paml", out=run.path, resume=True, settings=QUICK).settings == run.settings
+    with pytest.raises(SettingsError, match=r"run: was begun with other settings \(gamma was 0.001, now 0.5\); repeat"):
+        paml.train(world, "paml", out=run.path, reuse=True, settings={**QUICK, "gamma": 0.5})
+    assert paml.train(world, "paml", out=run.path, reuse=True, settings=QUICK).settings == run.settings
 
 
 def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_
             paml.train(world, "paml", out=tmp_path / "run", **wrong)  # type: ignore[arg-type]
         assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()  # as after a kill before the first file
-    assert paml.train(world, "paml", out=tmp_path / "run", resume=True, settings=QUICK).settings.method == "paml"
+    assert paml.train(world, "paml", out=tmp_path / "run", reuse=True, settings=QUICK).settings.method == "paml"
 
 
 def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.Dataset, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def _run_method(
         plan.recipe,
         seed=seed,
         out=path,
-        resume=True,
+        reuse=True,
         progress=progress,
         settings={**plan.settings, **entry.settings},
     )

@@ -49,6 +49,7 @@ from paml.registry import Origin
 from paml.settings import Settings, added, build
 from paml.training import checkpoint
 from paml.training.recipe import CHOICE, Recipe
+from paml.training.show import run_html
 
 FORMAT = 5
 WEIGHTS, METRICS = "weights.safetensors", "metrics.jsonl"
@@ -148,6 +149,10 @@ class Run:
         kind = settings.data_schema.target.kind if self.rater is not None else "choice"
         what = f"{settings.method} for {kind}s{parts}, {settings.items:,} items, seed {settings.seed}"
         return f"Run({str(self.path)!r}: {what})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return run_html(self)
 
     @property
     def rater(self) -> Ensemble | None:
