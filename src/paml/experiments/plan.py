@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, RateFacts, in_order, read_plan, write_plan
-from paml.baselines.registry import BASELINES, baselines_for, find_baseline, rankers_for
+from paml.baselines.registry import baselines_for, find_baseline, rankers_for
 from paml.data.dataset import Dataset
 from paml.data.schema import liked_level
 from paml.errors import SettingsError, nearest
-from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
+from paml.evaluation.metrics import METRIC_REGISTRY, AnyMetric, exposure_metrics, metrics_for, row_metrics
 from paml.evaluation.ranking import check_liked
 from paml.locks import NAME as LOCK
 from paml.methods.registry import check_choice, find_method, methods_of
@@ -119,7 +119,16 @@ def pooled_facts(kind: str) -> tuple[MetricFacts, ...]:
 
 
 def _metric_facts(metric: AnyMetric, label: str) -> MetricFacts:
-    return MetricFacts(name=metric.name, label=label, better=metric.better, digits=metric.digits, about=metric.about)
+    origin = METRIC_REGISTRY.origin(metric.name)
+    return MetricFacts(
+        name=metric.name,
+        label=label,
+        better=metric.better,
+        digits=metric.digits,
+        about=metric.about,
+        meaning=metric.meaning,
+        package="" if origin is None else str(origin),
+    )
 
 
 def _facts(data: Dataset) -> DataFacts:
@@ -152,7 +161,7 @@ def _check(
     kind = data.schema.target.kind
     for entry in entries:
         if entry.method is None:
-            BASELINES[entry.name].require(kind)
+            find_baseline(entry.name).require(kind)
         else:
             chosen = recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
             if chosen.head == CHOICE:

@@ -16,7 +16,7 @@ from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
 from paml.files import exists, make_folder, sync_folder
 from paml.locks import NAME as LOCK, hold
-from paml.methods.registry import find_method, tensors_of_a_member
+from paml.methods.registry import find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
 from paml.progress import Progress, chosen
 from paml.settings import require_same
@@ -128,6 +128,7 @@ def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, se
         items=shape.items,
         known_items=shape.known_items,
         training_mean=shape.training_mean,
+        packages={origin.package: origin.version for origin in origins_of(method)},
     )
 
 

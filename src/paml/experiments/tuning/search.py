@@ -23,11 +23,12 @@ from paml.data.dataset import Dataset
 from paml.errors import SettingsError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
 from paml.experiments.tuning.criterion import Criterion
-from paml.experiments.tuning.space import Choice, Space, as_values, space_for
+from paml.experiments.tuning.space import as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
 from paml.files import as_model, make_folder, read_json, write_text
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method
+from paml.methods.spaces import Choice, Space
 from paml.progress import Inside, Progress, chosen
 from paml.settings import Settings, build
 from paml.training.keywords import TrainSettings
