@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -135,6 +137,62 @@ class LineProgress(Progress):
         print(f"{title}: done in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
 
 
+class _NotebookStep(Step):
+    """A bar that is drawn anew a few times a second: every drawing is a message to the notebook."""
+
+    EVERY_SECONDS = 0.2
+
+    def __init__(self, title: str, total: int | None, *, in_bytes: bool) -> None:
+        from IPython.display import display
+
+        self._title, self._total, self._in_bytes = title, total, in_bytes
+        self._done, self._note, self._last = 0, "", time.monotonic()
+        self._place: Any = display(self._drawn(), raw=True, display_id=True)
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self._done, self._note = self._done + amount, note or self._note
+        now = time.monotonic()
+        if now - self._last >= self.EVERY_SECONDS:
+            self._last = now
+            self._place.update(self._drawn(), raw=True)
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        self._place.update({"text/plain": "", "text/html": ""}, raw=True)
+
+    def _drawn(self) -> dict[str, str]:
+        unit = 1e6 if self._in_bytes else 1
+        done, total = (f"{number / unit:,.0f}" for number in (self._done, self._total or 0))
+        count = f"{done} of {total}" if self._total else done
+        count += " MB" if self._in_bytes else ""
+        state = f'value="{self._done}" max="{self._total}"' if self._total else ""
+        line = escape(f"{count} {printable(self._note)}".strip())
+        return {
+            "text/plain": f"{self._title}: {count} {self._note}".strip(),
+            "text/html": f"<div>{escape(self._title)} <progress {state}></progress> {line}</div>",
+        }
+
+
+class NotebookProgress(Progress):
+    """Bars in the output of a cell; nothing but IPython is needed."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        from IPython.display import display
+
+        shown = printable(text)
+        display({"text/plain": shown, "text/html": f"<div><strong>{escape(shown)}</strong></div>"}, raw=True)
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
+        """Show a bar, removed when the step is done."""
+        bar = _NotebookStep(title, total, in_bytes=in_bytes)
+        try:
+            yield bar
+        finally:
+            bar.remove()
+
+
 def for_terminal() -> Progress:
     """Bars if standard error is a terminal, else lines."""
     console = Console(stderr=True)
@@ -150,6 +208,8 @@ def chosen(progress: Progress | bool | None) -> Progress:
     if progress is None and os.environ.get("PAML_PROGRESS", "").strip().lower() in OFF:
         return SILENT
     console = Console(stderr=True)
-    if progress is not False and (console.is_terminal or console.is_jupyter):
+    if progress is not False and console.is_jupyter:
+        return NotebookProgress()
+    if progress is not False and console.is_terminal:
         return BarProgress(console)
     return LineProgress() if progress else SILENT
