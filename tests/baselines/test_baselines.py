@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from scipy.optimize import minimize_scalar
 
 import paml
@@ -26,7 +27,14 @@ from paml.data.schema import Target
 from paml.errors import SettingsError
 from paml.evaluation.metrics import per_user_mean, reweighted, squared_error
 
-CASES = [(kind, name) for kind in ("rating", "click") for name in baselines_for(kind)]
+
+def case(kind: str, one: Baseline) -> ParameterSet:
+    """A baseline outside the `dev` extra is tested where its package is installed."""
+    missing = pytest.mark.skipif(not one.is_installed(), reason=f"{one.needs} is not installed: paml[{one.extra}]")
+    return pytest.param(kind, one.name, marks=missing)
+
+
+CASES = [case(kind, one) for kind in ("rating", "click") for one in baselines_for(kind).values()]
 
 
 @pytest.fixture(scope="session")
@@ -189,6 +197,8 @@ def test_identical_clicks_get_the_constant(clicked: float, click_world: paml.Dat
 def test_a_baseline_that_cannot_be_fitted_explains_why(world: paml.Dataset) -> None:
     with pytest.raises(SettingsError, match=r"needs the package 'no_such_package'; pip install 'paml\[baselines\]'"):
         Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, needs="no_such_package").fit(world)
+    with pytest.raises(SettingsError, match=r"pip install 'paml\[other\]'"):
+        Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, "no_such_package", "other").fit(world)
     with pytest.raises(SettingsError, match="'logistic' does not predict a rating; choose from training_mean"):
         BASELINES["logistic"].fit(world)
     with pytest.raises(SettingsError, match="did you mean 'lightgbm'"):
@@ -198,7 +208,7 @@ def test_a_baseline_that_cannot_be_fitted_explains_why(world: paml.Dataset) -> N
 def test_large_packages_are_imported_late_and_leave_threads_and_output_alone() -> None:
     program = """
 import sys, torch, paml.baselines
-assert not {"lenskit", "lightgbm", "sklearn", "pandas"} & set(sys.modules)
+assert not {"cmfrec", "lenskit", "lightgbm", "sklearn", "pandas"} & set(sys.modules)
 torch.ones(2, 2) @ torch.ones(2, 2)
 torch.set_num_threads(3)
 from paml.baselines.lenskit import _start_lenskit
