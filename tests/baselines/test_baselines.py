@@ -211,8 +211,8 @@ import sys, torch, paml.baselines
 assert not {"cmfrec", "lenskit", "lightgbm", "sklearn", "pandas"} & set(sys.modules)
 torch.ones(2, 2) @ torch.ones(2, 2)
 torch.set_num_threads(3)
-from paml.baselines.lenskit import _start_lenskit
-_start_lenskit()
+from paml.baselines.lenskit import start_lenskit
+start_lenskit()
 assert torch.get_num_threads() == 3
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
