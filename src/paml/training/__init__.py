@@ -4,6 +4,7 @@ recipe      all settings of a training run; recipes/*.toml are the named ones
 sizing      settings that depend on the size of the data, by rule
 train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
+loggers     epochs logged to TensorBoard, MLflow, Weights & Biases
 optim       the outer optimiser: weight decay, and the schedule of its rate
 ema         weights averaged over steps
 device      the CPU, or a GPU
