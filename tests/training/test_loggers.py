@@ -78,7 +78,7 @@ def test_an_interrupted_training_is_ended_as_such_and_resumed_from_its_first_epo
     with pytest.raises(KeyboardInterrupt):
         paml.train(world, out=tmp_path / "run", log=["memory"], on_epoch=stop, settings=settings)
     assert (set(opened[0].lines), opened[0].finished) == ({1}, False)
-    paml.train(world, out=tmp_path / "run", log=["memory"], resume=True, settings=settings)
+    paml.train(world, out=tmp_path / "run", log=["memory"], reuse=True, settings=settings)
     assert (set(opened[1].lines), opened[1].finished) == ({1, 2}, True)
 
 
