@@ -32,13 +32,13 @@ from paml.testing.worlds import sparse_world
 def case(kind: str, one: Baseline) -> ParameterSet:
     """A baseline outside the `dev` extra is tested where its package is installed."""
     missing = pytest.mark.skipif(not one.is_installed(), reason=f"{one.needs} is not installed: paml[{one.extra}]")
-    return pytest.param(kind, one.name, marks=missing)
+    return pytest.param((kind, one.name), marks=missing, id=f"{kind} {one.name}")
 
 
 CASES = [case(kind, one) for kind in ("rating", "click") for one in baselines_for(kind).values()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case))
+@pytest.mark.parametrize("case", CASES)
 class TestContract(BaselineSuite):
     """Every baseline that predicts keeps the contract that others' baselines are held to."""
 
