@@ -2,6 +2,7 @@
 
 Commands show bars on a terminal, lines elsewhere. The library shows bars on a terminal and in notebooks and is silent
 elsewhere; `progress=False`, or PAML_PROGRESS=0 in the environment, turns them off, `progress=True` shows lines, too.
+Warnings are no progress: they are said in any case.
 """
 
 import os
@@ -34,7 +35,7 @@ class Step:
 
 
 class Progress:
-    """Silent; the base class of the others."""
+    """Silent but for warnings; the base class of the others."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
@@ -42,7 +43,8 @@ class Progress:
         yield Step()
 
     def say(self, text: str) -> None:
-        """Tell something that must not be overlooked."""
+        """Tell something that must not be overlooked, also where nobody watches the progress."""
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 SILENT = Progress()
@@ -124,10 +126,6 @@ class _LineStep(Step):
 
 class LineProgress(Progress):
     """Log lines on standard error, for files and pipes."""
-
-    def say(self, text: str) -> None:
-        """A line of its own."""
-        print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
-from paml.files import exists, make_folder, sync_folder
+from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
@@ -30,6 +30,7 @@ from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, reci
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
+OTHER_FOLDER = "choose another folder"
 MEMBER_BYTES = 10_000
 """What a member of an ensemble takes at least, however few numbers it has."""
 
@@ -160,7 +161,12 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _is_fresh(folder: Path) -> bool:
     """Whether nothing is in a folder but half-written files: killed before the settings were stored."""
-    return not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir()))
+    if not exists(folder, OTHER_FOLDER):
+        return True
+    try:
+        return folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())
+    except OSError as error:
+        raise unreadable(folder, error, OTHER_FOLDER) from None
 
 
 def _begin_or_go_on(folder: Path, wanted: RunSettings) -> None:
