@@ -11,8 +11,8 @@ from paml.analysis.environment import Environment, read_environments, write_envi
 PACKAGES = ("torch", "numpy", "scipy", "polars", "lenskit", "lightgbm", "scikit-learn")
 
 
-def this_environment() -> Environment:
-    """Versions of Python and of what computes, the platform, and the number of threads."""
+def this_environment(threads: int | None = None) -> Environment:
+    """Versions of Python and of what computes, the platform, and the number of threads (of each job, if given)."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -22,13 +22,13 @@ def this_environment() -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
-        threads=torch.get_num_threads(),
+        threads=threads or torch.get_num_threads(),
         packages=versions,
     )
 
 
-def record_environment(folder: Path) -> None:
+def record_environment(folder: Path, threads: int | None = None) -> None:
     """Add this environment to a comparison's, unless it is there: a continued comparison may have several."""
-    known, here = read_environments(folder), this_environment()
+    known, here = read_environments(folder), this_environment(threads)
     if here not in known:
         write_environments(folder, (*known, here))
