@@ -65,6 +65,10 @@ def compare_command(
     form: FormOption = "text",
     as_json: JsonOption = False,
     jobs: JobsOption = 1,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", help="Dask scheduler whose workers to use, such as tcp://HOST:8786.", metavar="ADDRESS"),
+    ] = None,
     threads: JobThreadsOption = 0,
 ) -> None:
     """Compare methods and baselines over several trials: tables, tests, figures and a report."""
@@ -87,6 +91,7 @@ def compare_command(
             liked=liked,
             jobs=jobs,
             threads_per_job=threads or 1,
+            dask=dask,
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )

@@ -13,10 +13,10 @@ from typing import Any
 from paml.analysis.plan import Plan, cell_folder
 from paml.analysis.results import MissingCell, Results, write_failures
 from paml.data.dataset import Dataset
-from paml.errors import TrainingError
+from paml.errors import SettingsError, TrainingError
 from paml.experiments.cells import run_cell
 from paml.experiments.environment import record_environment
-from paml.experiments.grid import Cell, CellTimes, run_at_once, split_of
+from paml.experiments.grid import Cell, CellTimes, Crew, cluster_for, run_at_once, split_of
 from paml.experiments.plan import choose_entries, make_plan, open_comparison
 from paml.experiments.workers import Workers, check_jobs
 from paml.files import make_folder
@@ -48,6 +48,7 @@ def compare(
     liked: float | None = None,
     jobs: int = 1,
     threads_per_job: int = 1,
+    dask: str | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Any,
@@ -62,12 +63,15 @@ def compare(
     training that diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
 
     With `jobs` above 1, as many cells are fitted at once, in processes of their own with `threads_per_job` threads; a
-    cell whose process dies is done again.
+    cell whose process dies is done again. `dask` is the address of a Dask scheduler, on whose workers cells are fitted
+    instead: they must see data set and `out` under the same names.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
     """
     check_jobs(jobs, threads_per_job)
+    if dask is not None and jobs > 1:
+        raise SettingsError("jobs and dask are given", remedy="give one: a Dask cluster has workers", argument="dask")
     data, shown = Dataset.of(data), chosen(progress)
     data.verify_once(shown)
     entries = choose_entries(data.schema.target.kind, recipe, methods, baselines, variants)
@@ -84,25 +88,34 @@ def compare(
     folder = Path(out)
     make_folder(folder)
     with hold(folder / LOCK, folder, "comparing in it"):
-        run_grid(data, folder, open_comparison(folder, wanted), shown, jobs, threads_per_job)
+        plan = open_comparison(folder, wanted)
+        crew: Crew | None = None
+        if dask is not None:
+            crew = cluster_for(dask, data, folder, plan, threads_per_job)
+        elif jobs > 1:
+            crew = Workers(jobs, threads_per_job)
+        run_grid(data, folder, plan, shown, crew, threads_per_job)
         return refresh(folder)
 
 
 def run_grid(
-    data: Dataset, folder: Path, plan: Plan, progress: Progress, jobs: int = 1, threads_per_job: int = 1
+    data: Dataset, folder: Path, plan: Plan, progress: Progress, crew: Crew | None = None, threads_per_job: int = 1
 ) -> None:
-    """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries."""
+    """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries.
+
+    Without a crew, one after the other in this process.
+    """
     cells = [(entry, seed) for seed in plan.seeds for entry in plan.entries]
     todo = [(entry, seed) for entry, seed in cells if not cell_folder(folder, entry.name, seed).exists()]
     if todo:
-        record_environment(folder, threads_per_job if jobs > 1 else None)
+        record_environment(folder, None if crew is None else threads_per_job)
     failures: list[MissingCell] = []
     with progress.step("comparing", len(cells)) as step:
         step.advance(len(cells) - len(todo))
-        if jobs > 1:
-            failures = run_at_once(data, folder, plan, todo, step, Workers(jobs, threads_per_job))
-        else:
+        if crew is None:
             failures = _run_one_by_one(data, folder, plan, todo, step)
+        elif todo:
+            failures = run_at_once(data, folder, plan, todo, step, crew)
     write_failures(folder, failures)
 
 

@@ -1,4 +1,4 @@
-"""The cells of a comparison, several at once: each in a process of its own (`workers.py`)."""
+"""The cells of a comparison, several at once: in processes here (`workers.py`), or on a Dask cluster (`cluster.py`)."""
 
 import time
 from collections import deque
@@ -11,13 +11,16 @@ from paml.analysis.plan import Entry, Plan, cell_folder
 from paml.analysis.results import MissingCell
 from paml.data.dataset import Dataset
 from paml.data.resplit import resplit
-from paml.errors import TrainingError
+from paml.errors import SettingsError, TrainingError
 from paml.experiments.cells import run_cell
+from paml.experiments.cluster import Cluster
 from paml.experiments.workers import WorkerDied, Workers
 from paml.progress import Progress, Step
 
 Cell = tuple[Entry, int]
 """An entry and a seed."""
+Crew = Workers | Cluster
+"""Who does the work."""
 
 
 class CellTimes:
@@ -60,8 +63,18 @@ def run_cell_of(path: Path, folder: Path, plan: Plan, entry: Entry, seed: int, p
         run_cell(data, folder, plan, entry, seed, progress)
 
 
+def cluster_for(address: str, data: Dataset, folder: Path, plan: Plan, threads: int) -> Cluster:
+    """A cluster whose workers see what the cells of this plan read and write."""
+    recipe = [Path(plan.recipe)] if plan.recipe.endswith(".toml") else []
+    for path in recipe:
+        if not path.is_absolute():
+            remedy = "give its absolute path"
+            raise SettingsError("other machines cannot find this recipe", where=path, remedy=remedy, argument="recipe")
+    return Cluster(address, folder.resolve(), [data.path.resolve() / "manifest.json", *recipe], threads)
+
+
 def run_at_once(
-    data: Dataset, folder: Path, plan: Plan, todo: Sequence[Cell], step: Step, workers: Workers
+    data: Dataset, folder: Path, plan: Plan, todo: Sequence[Cell], step: Step, workers: Crew
 ) -> list[MissingCell]:
     """Run cells in other processes, as many at once as there are workers; those that failed, in the grid's order.
 
@@ -75,7 +88,8 @@ def run_at_once(
                 entry, seed = cell = waiting.popleft()
                 split = split_of(data, folder, plan, seed)
                 begun[entry.name, seed] = cell, time.perf_counter()
-                workers.begin((entry.name, seed), run_cell_of, split.path, folder, plan, entry, seed)
+                paths = split.path.resolve(), folder.resolve()
+                workers.begin((entry.name, seed), run_cell_of, *paths, plan, entry, seed)
             under_way = [begun[key][0] for key, _ in workers.at_work]
             step.advance(0, _note(workers) + times.left([*under_way, *waiting], workers.count))
             for outcome in workers.ended():
@@ -89,6 +103,6 @@ def run_at_once(
     return [failures[entry.name, seed] for entry, seed in todo if (entry.name, seed) in failures]
 
 
-def _note(workers: Workers) -> str:
+def _note(workers: Crew) -> str:
     """Which cells are under way, and how far each is."""
     return " | ".join(f"{name}, seed {seed}" + (f" · {note}" if note else "") for (name, seed), note in workers.at_work)
