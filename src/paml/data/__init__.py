@@ -11,6 +11,8 @@ integrity        whether a prepared data set is what was written
 frames           tables in memory as input
 prepare          source -> rules on users -> build
 resplit          the same users, split with another seed
+row_order        the interactions in order of users, sorted in bounded memory
+row_files        the interactions on disk, written some users at a time
 build            splits users, orders rows, encodes fields, records everything
 describe         what a prepared data set contains
 sources          where raw tables come from
