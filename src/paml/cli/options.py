@@ -33,9 +33,9 @@ JobsOption = Annotated[int, typer.Option("--jobs", help="Processes of this machi
 
 
 def _methods() -> Iterable[str]:
-    from paml.methods.registry import METHODS
+    from paml.methods.registry import METHOD_REGISTRY
 
-    return METHODS
+    return METHOD_REGISTRY.all()
 
 
 def _recipes() -> Iterable[str]:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, TrainingError
@@ -27,15 +27,17 @@ from paml.evaluation.blinding import BlindedDataset
 from paml.experiments.tuning.criterion import Criterion
 from paml.experiments.tuning.plan import Budget, SearchPlan, open_folder
 from paml.experiments.tuning.shared import SharedStudy
-from paml.experiments.tuning.space import Space, as_values, space_for
+from paml.experiments.tuning.space import as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, quiet, read_log
 from paml.experiments.tuning.trial import OutOfTimeError, TrialJob, plain, run_trial, run_trial_of
 from paml.experiments.workers import Outcome, WorkerDied, Workers, check_jobs
 from paml.files import make_folder, write_text
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method
+from paml.methods.spaces import Space
 from paml.progress import Inside, Progress, Step, chosen
 from paml.settings import Settings, build
+from paml.training.keywords import TrainSettings
 from paml.training.recipe import CHOICE, Recipe, recipe_for, trained_method
 
 DEFAULT_FOLDER = Path("paml-tune")
@@ -88,7 +90,7 @@ def tune(
     storage: str | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[TrainSettings],
 ) -> SearchResult:
     """Search for settings of `method` that are better than a recipe's; write them to `out/best.toml`.
 

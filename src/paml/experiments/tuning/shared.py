@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from paml.errors import SettingsError
 from paml.experiments.tuning.plan import SearchPlan
-from paml.experiments.tuning.space import Space
 from paml.experiments.tuning.study import Trial, distribution, load_optuna, placed
+from paml.methods.spaces import Space
 
 if TYPE_CHECKING:
     import optuna

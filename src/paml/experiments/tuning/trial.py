@@ -12,8 +12,8 @@ from paml.errors import SettingsError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
 from paml.experiments.tuning.criterion import Criterion
 from paml.experiments.tuning.plan import SearchPlan
-from paml.experiments.tuning.space import Choice, Space
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet
+from paml.methods.spaces import Choice, Space
 from paml.progress import Progress
 from paml.settings import build
 from paml.training.recipe import Recipe
