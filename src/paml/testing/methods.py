@@ -84,7 +84,7 @@ def resumed(data: Dataset, method: str, out: Path, settings: Mapping[str, Any]) 
 
     with pytest.raises(Stop):
         train(data, method, out=out, settings=settings, progress=False, on_epoch=stop)
-    return train(data, method, out=out, settings=settings, progress=False, resume=True)
+    return train(data, method, out=out, settings=settings, progress=False, reuse=True)
 
 
 def new_users_of(data: Dataset, count: int) -> tuple[list[NewUser], list[list[str]]]:
