@@ -22,6 +22,8 @@ NAMES = [
     "serve",
     "questions",
     "ranking",
+    "jobs",
+    "prepare",
 ]
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from paml.cli.options import (
+    JobsOption,
+    JobThreadsOption,
     LikedOption,
     NamingCommand,
     RecipeOption,
-    ThreadsOption,
     interruptible,
     same_command,
     use_threads,
@@ -63,7 +64,12 @@ def compare_command(
     liked: LikedOption = None,
     form: FormOption = "text",
     as_json: JsonOption = False,
-    threads: ThreadsOption = 0,
+    jobs: JobsOption = 1,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", help="Dask scheduler whose workers to use, such as tcp://HOST:8786.", metavar="ADDRESS"),
+    ] = None,
+    threads: JobThreadsOption = 0,
 ) -> None:
     """Compare methods and baselines over several trials: tables, tests, figures and a report."""
     from paml.experiments.compare import ABLATION, compare
@@ -83,6 +89,9 @@ def compare_command(
             same_split=same_split,
             group_by=group_by,
             liked=liked,
+            jobs=jobs,
+            threads_per_job=threads or 1,
+            dask=dask,
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )

@@ -25,6 +25,11 @@ LikedOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)]
+JobThreadsOption = Annotated[
+    int,
+    typer.Option("--threads", help="Threads to use; 0 for one per core or, with several jobs, one for each.", min=0),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", help="Processes of this machine to use at once.", min=1)]
 
 
 def _methods() -> Iterable[str]:

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from paml.cli.options import (
+    JobsOption,
+    JobThreadsOption,
     LikedOption,
     MethodOption,
     NamingCommand,
@@ -123,8 +125,17 @@ def tune_command(
             "--by", help="Metric that judges trials, such as ndcg10; the loss if not given.", metavar="METRIC"
         ),
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            help="Journal file, or URL of a database, of a search that several commands share.",
+            metavar="URL",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    threads: ThreadsOption = 0,
+    jobs: JobsOption = 1,
+    threads: JobThreadsOption = 0,
 ) -> None:
     """Search for better settings of a method, judged by validation users, and write them as a recipe."""
     from paml.experiments.tuning.search import tune
@@ -142,6 +153,9 @@ def tune_command(
             out=out,
             space=space,
             by=by,
+            jobs=jobs,
+            threads_per_job=threads or 1,
+            storage=storage,
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )
