@@ -298,6 +298,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
 def _add_model(app: FastAPI, service: Service, run: Run) -> None:
     predictor, target = service.predictor, run.settings.data_schema.target
+    found = predictor.measured
 
     @app.get("/v1/items", response_model=schemas.ItemsOut, responses=_problems(422), summary="Search the catalogue")
     async def get_items(
@@ -310,6 +311,7 @@ def _add_model(app: FastAPI, service: Service, run: Run) -> None:
         "method": run.settings.method,
         "target": {"kind": target.kind, "low": target.low, "high": target.high, "step": target.step},
         "items": len(predictor.catalogue),
+        "index": found and {"candidates": found.candidates, "recall": found.recall},
         "fields": [
             {"name": field.name, "kind": str(field.kind), "values": list(field.values[:VALUES_SHOWN])}
             for field in predictor.fields

@@ -105,6 +105,7 @@ def serve(path: Path, options: Options) -> None:
     """Serve a run until SIGINT or SIGTERM; requests under way are answered first."""
     if options.threads:
         torch.set_num_threads(options.threads)
+    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
     listening = bind(options.address)
     try:
         run = Run.load(path)
@@ -115,7 +116,6 @@ def serve(path: Path, options: Options) -> None:
         except BaseException:
             service.close()
             raise
-        logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
         say_where(store, chosen=options.store is not None)
         _run(guarded, service, listening, options)
     finally:

@@ -33,6 +33,9 @@ class Service:
     def __init__(self, predictor: Predictor, store: Store, batch: int = 32, max_wait: float = 0.0) -> None:
         """`batch`: users adapted together; `max_wait`: seconds that an answer may be expected to take, 0 for any."""
         self.predictor, self.metrics = predictor, Metrics()
+        if predictor.measured is not None:
+            self.metrics.index_recall.set(predictor.measured.recall)
+            self.metrics.index_candidates.set(predictor.measured.candidates)
         self._store = store
         self._cache = UserCache()
         self._forgotten = 0  # deletions so far

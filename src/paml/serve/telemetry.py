@@ -47,6 +47,17 @@ class Metrics:
         self.cache_hit, self.cache_miss = self._cache.labels("hit"), self._cache.labels("miss")
         self.cached = Gauge("paml_cached_users", "Adapted users kept.", registry=registry)
         self.cached_bytes = Gauge("paml_cached_bytes", "Memory of adapted users kept.", registry=registry)
+        self.index_recall = Gauge(
+            "paml_index_recall",
+            "Share of exact lists' ten best that the catalogue's index finds, measured at load; 1 if all are scored.",
+            registry=registry,
+        )
+        self.index_recall.set(1)
+        self.index_candidates = Gauge(
+            "paml_index_candidates",
+            "Items that the index proposes and that are scored; 0 if all are.",
+            registry=registry,
+        )
         self.connections = Gauge("paml_connections", "Open connections.", registry=registry)
         self.connections_closed = Counter(
             "paml_connections_closed", "Connections that the server closed, and why.", ["reason"], registry=registry
