@@ -84,6 +84,7 @@ class CandidateIndex:
         """Raises ModuleNotFoundError without FAISS."""
         import faiss
 
+        faiss.omp_set_num_threads(torch.get_num_threads())
         items = len(table)
         rng = np.random.default_rng(0)
         sample_RW = _rows(table, rng.permutation(items)[:SAMPLE])

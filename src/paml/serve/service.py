@@ -36,7 +36,7 @@ class Service:
         if predictor.measured is not None:
             self.metrics.index_recall.set(predictor.measured.recall)
             self.metrics.index_candidates.set(predictor.measured.candidates)
-        self._store = store
+        self.store = store
         self._cache = UserCache()
         self._forgotten = 0  # deletions so far
         self._trouble = TroubleLog()
@@ -49,14 +49,14 @@ class Service:
     async def stored(self, call: Callable[[Store], T]) -> T:
         """The answer of the store; if it fails, the reason is logged, which callers are not told."""
         try:
-            answer = await self._threads.run(lambda: call(self._store))
+            answer = await self._threads.run(lambda: call(self.store))
         except StoreUnavailable as error:
             self.metrics.store_errors.inc()
             self._trouble.failed(f"{error.where}: {error.what}")
             raise
         finally:
-            self.metrics.store_writable.set(self._store.writable)
-        if self._store.writable:
+            self.metrics.store_writable.set(self.store.writable)
+        if self.store.writable:
             self._trouble.answered()
         return answer
 
@@ -220,11 +220,11 @@ class Service:
 
     def needs_key(self) -> bool:
         """Whether the store has had a key; asked before the service starts."""
-        return self._store.has_had_keys()
+        return self.store.has_had_keys()
 
     def has_valid_key(self) -> bool:
         """Whether there is a key that opens something now."""
-        known = self._store.keys()
+        known = self.store.keys()
         return any(not key.has_expired() for key in known)
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class Service:
         self._batcher.close()
         self._heavy.close()
         self._threads.close()
-        self._store.close()
+        self.store.close()
 
     def _adapt(self, new_users: Sequence[NewUser], score: bool) -> list[User]:
         return self.predictor.adapt_many(new_users, score=score)
