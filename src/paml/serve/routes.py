@@ -287,8 +287,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="The best items for a user who is not stored",
     )
     async def recommend(body: schemas.RecommendIn) -> Response:
-        new_user = NewUser(body.profile, body.as_ratings())
-        await service.check(new_user, body.among or ())
+        new_user = await service.check(NewUser(body.profile, body.as_ratings()), body.among or ())
 
         def finish(user: User) -> dict[str, Any]:
             return recommendations(user, body.n, body.why, body.among, exclude_seen=body.exclude_seen, by=body.by)

@@ -6,6 +6,7 @@ All other work on the model runs in two threads of its own: one adapts users in 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
@@ -170,9 +171,8 @@ class Service:
 
     def new_user_of(self, found: StoredUser) -> NewUser:
         """A stored user to adapt, without what the current model does not know (it may be newer than the ratings)."""
-        new_user = NewUser(found.profile, found.ratings)
-        if self._usable(new_user):
-            return new_user
+        with suppress(PamlError):
+            return self.predictor.encoding.checked(NewUser(found.profile, found.ratings))
         profile = {name: value for name, value in found.profile.items() if self._usable(NewUser({name: value}))}
         known = [rating for rating in found.ratings if rating.item in self.predictor.catalogue]
         if self._usable(NewUser({}, known)):  # the usual case: items come and go; one by one is slow
@@ -185,21 +185,21 @@ class Service:
         unknown = self.predictor.encoding.unknown(usable)
         return [name for name in profile if name not in usable or name in unknown]
 
-    async def check(self, new_user: NewUser, items: Sequence[str] = ()) -> None:
+    async def check(self, new_user: NewUser, items: Sequence[str] = ()) -> NewUser:
         """Refuse a profile, ratings or named items that the model cannot use, before anything is done.
 
-        Off the event loop if there are many ratings, or an unknown id, for which the nearest is searched.
+        Returned is the new user, looked up, so that this is not done again when they are adapted. It is done off the
+        event loop if there are many ratings, or an unknown id, for which the nearest is searched.
         """
 
-        def look() -> None:
-            self.predictor.encoding.encode(new_user)
+        def look() -> NewUser:
             self.predictor.catalogue.rows(items)
+            return self.predictor.encoding.checked(new_user)
 
         named = [*(rating.item for rating in new_user.ratings), *items]
         if len(new_user.ratings) <= FEW and all(item in self.predictor.catalogue for item in named):
-            look()
-        else:
-            await self.apart(look)
+            return look()
+        return await self.apart(look)
 
     def search(self, text: str, limit: int) -> list[dict[str, Any]]:
         """Items of the catalogue, as they are sent."""
@@ -239,7 +239,7 @@ class Service:
 
     def _usable(self, new_user: NewUser) -> bool:
         try:
-            self.predictor.batch([new_user])
+            self.predictor.encoding.encode(new_user)
         except PamlError:
             return False
         return True
