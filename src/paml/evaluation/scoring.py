@@ -21,6 +21,7 @@ from paml.methods.learner import Ensemble
 
 BATCH_USERS = 64
 USERS_AT_ONCE = 4096
+CHOICE_CELLS = 3 << 20  # outputs of users' choices that are held at once: more leave the cache, and take longer
 CELLS_AT_ONCE = 1 << 22  # numbers of a layer's output that are held at once when all items are scored
 
 
@@ -71,7 +72,8 @@ def choice_loss(ensemble: Ensemble, loader: Loader, tasks: Tasks) -> float | Non
     """
     items, total = loader.all_items(), 0.0
     tables = [(member, member.embed_all(*items)) for member in ensemble.members]
-    for batch in tasks.stored(BATCH_USERS):
+    users = max(1, min(BATCH_USERS, CHOICE_CELLS // max(len(items[1]), 1)))
+    for batch in tasks.stored(users):
         known, query = loader.load_known(Known(batch.user_B, batch.support), items), loader.load_query(batch)
         losses = [member.loss(member.adapt(member.embed(known, table)), query) for member, table in tables]
         total += float(torch.stack(losses).mean(dim=0).sum())
@@ -180,7 +182,7 @@ def summarise(rows: pl.DataFrame) -> dict[str, Any]:
 
     >>> paml.summarise(run.evaluate())["mse"]["minor"]
     """
-    known = [column for name in metrics.METRICS for column in (name, _chance(name))]
+    known = [column for name in metrics.METRIC_REGISTRY.all() for column in (name, _chance(name))]
     names = [name for name in known if name in rows.columns and rows[name].null_count() < max(len(rows), 1)]
     groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
     return {

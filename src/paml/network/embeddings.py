@@ -4,7 +4,7 @@ Legend: n rows, E size of one field's embedding.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,13 @@ from paml.data.schema import Field, Kind
 from paml.episodes.features import Features
 
 Pooling = Literal["mean", "root"]
+
+
+class Rows(Protocol):
+    """Told which rows of a table are about to be read, where tables are updated row by row (training/rowwise.py)."""
+
+    def before_reading(self, table: nn.Parameter, row_R: Tensor) -> bool:
+        """Whether the table's gradient should be sparse: the rows that were read, and their gradients."""
 
 
 def _key(field: Field) -> str:
@@ -43,6 +50,7 @@ class FieldEmbedder(nn.Module):
         super().__init__()
         self.fields, self.width = tuple(fields), width if summed else width * len(fields)
         self._summed, self._pooling = summed, multi_pooling
+        self.rows: Rows | None = None
         tables, numbers = {}, {}
         for field in fields:
             key = _key(field)
@@ -67,16 +75,26 @@ class FieldEmbedder(nn.Module):
 
     def _one(self, field: Field, features: Features) -> Tensor:
         if field.kind is Kind.MULTI:
-            return self._pooled(self.table(field), *features.lists[field.name])
+            codes, offsets = features.lists[field.name]
+            return self._pooled(self.table(field), codes, offsets, sparse=self._is_sparse(field, codes))
         if field.kind is Kind.NUMERIC:
             weight, bias = self.numbers[_key(field)]
             projected: Tensor = features.numbers[field.name].to(weight.dtype).unsqueeze(-1) * weight + bias
             return projected
-        return embedding(features.codes[field.name], self.table(field))
+        code_n = features.codes[field.name]
+        return embedding(code_n, self.table(field), sparse=self._is_sparse(field, code_n))
 
-    def table(self, field: Field) -> Tensor:
+    def _is_sparse(self, field: Field, codes: Tensor) -> bool:
+        return self.rows is not None and self.rows.before_reading(self.table(field), codes)
+
+    def own_tables(self) -> list[nn.Parameter]:
+        """The tables of all fields that have one."""
+        return [self.table(field) for field in self.fields if field.kind is not Kind.NUMERIC]
+
+    def table(self, field: Field) -> nn.Parameter:
         """The embeddings of a field's codes."""
-        table: Tensor = self.tables[_key(field)]
+        table = self.tables[_key(field)]
+        assert isinstance(table, nn.Parameter)
         return table
 
     def as_rows(self) -> Tensor:
@@ -102,9 +120,10 @@ class FieldEmbedder(nn.Module):
         count_n = count_n.clamp(min=1).to(dtype)
         return 1 / count_n if self._pooling == "mean" else count_n.rsqrt()
 
-    def _pooled(self, table: Tensor, codes: Tensor, offsets: Tensor) -> Tensor:
+    def _pooled(self, table: Tensor, codes: Tensor, offsets: Tensor, *, sparse: bool) -> Tensor:
         offsets = offsets.to(codes.dtype)
         if self._pooling == "mean":
-            return embedding_bag(codes, table, offsets, mode="mean")
+            return embedding_bag(codes, table, offsets, mode="mean", sparse=sparse)
         count_n = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
-        return embedding_bag(codes, table, offsets, mode="sum") * self.share(count_n, table.dtype).unsqueeze(-1)
+        summed = embedding_bag(codes, table, offsets, mode="sum", sparse=sparse)
+        return summed * self.share(count_n, table.dtype).unsqueeze(-1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from paml.engine.inputs import ItemTable
 from paml.episodes.features import Features
 from paml.network.affinity import Affinity
-from paml.network.embeddings import FieldEmbedder
+from paml.network.embeddings import FieldEmbedder, Rows
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,17 @@ class Items(nn.Module):
     known: KnownItems
     width: int
     """D"""
+    rows: Rows | None = None
+
+    def own_tables(self) -> list[nn.Parameter]:
+        """Tables with a row per item number."""
+        raise NotImplementedError
+
+    def _read(self, table: nn.Parameter, known_N: Tensor) -> Tensor:
+        """The rows of a table of items."""
+        if self.rows is not None and self.rows.before_reading(table, known_N):
+            return nn.functional.embedding(known_N, table, sparse=True)
+        return table.index_select(0, known_N)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The batch's distinct items."""
@@ -106,15 +117,19 @@ class ItemFields(Items):
         if self.bias is not None:
             self.bias[:, -1] = self.known.by_number(value_I)
 
+    def own_tables(self) -> list[nn.Parameter]:
+        """Embeddings and biases of the items themselves, where they have any."""
+        return [table for table in (self.own, self.bias) if table is not None]
+
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """An item unknown in training has a zero embedding and bias."""
         content_ND = self.fields(features)
         known_N = self.known(item_N) if self.own is not None or self.bias is not None else item_N
         if self.own is not None:
-            content_ND = torch.cat([content_ND, self.own.index_select(0, known_N)], dim=-1)
+            content_ND = torch.cat([content_ND, self._read(self.own, known_N)], dim=-1)
         if self.bias is None:
             return ItemVectors(content_ND)
-        return ItemVectors(content_ND, self.bias.index_select(0, known_N) * (known_N > 0).unsqueeze(-1))
+        return ItemVectors(content_ND, self._read(self.bias, known_N) * (known_N > 0).unsqueeze(-1))
 
 
 class ItemFactors(Items):
@@ -145,6 +160,10 @@ class ItemFactors(Items):
         """The last output's."""
         self.own[:, self._width + self._outputs - 1] = self.known.by_number(value_I)
 
+    def own_tables(self) -> list[nn.Parameter]:
+        """The items' own vectors."""
+        return [self.own]
+
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The items' learned vectors, and their affinity."""
         items = self._learned(features, item_N)
@@ -161,6 +180,6 @@ class ItemFactors(Items):
 
     def _learned(self, features: Features, item_N: Tensor) -> ItemVectors:
         known_N = self.known(item_N)
-        whole_NW = self.fields(features) + self.own.index_select(0, known_N) * (known_N > 0).unsqueeze(-1)
+        whole_NW = self.fields(features) + self._read(self.own, known_N) * (known_N > 0).unsqueeze(-1)
         bias, choice = self._width, self._width + self._outputs
         return ItemVectors(whole_NW[:, :bias], whole_NW[:, bias:choice], whole_NW[:, choice:])

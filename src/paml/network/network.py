@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from paml.engine.inputs import ItemInput, ItemTable, TableInput, Weights
 from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.episodes.features import Features, InputSpec
-from paml.network.embeddings import FieldEmbedder
+from paml.network.embeddings import FieldEmbedder, Rows
 from paml.network.items import Items, ItemVectors
 from paml.network.user_prior import UserPrior
 
@@ -94,6 +94,17 @@ class Network(nn.Module):
         self.inputs = inputs
         self.user, self.items, self.context, self.user_prior = user, items, context, user_prior
         self.decision = DecisionLayers(items.width + context.width, user.width, sizes, rng)
+
+    def tables(self) -> list[nn.Parameter]:
+        """Learned tables of which a batch reads some rows."""
+        readers = [module for module in self.modules() if isinstance(module, FieldEmbedder | Items)]
+        return [table for reader in readers for table in reader.own_tables() if table.requires_grad]
+
+    def tell_rows(self, rows: Rows) -> None:
+        """Let the embedders of users, items and contexts say which rows of their tables they read."""
+        for module in self.modules():
+            if isinstance(module, FieldEmbedder | Items):
+                module.rows = rows
 
     def embed_users(self, features: Features) -> Tensor:
         """h, (B, H): the user's field embeddings side by side."""

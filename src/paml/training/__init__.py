@@ -1,14 +1,17 @@
 """Training: the outer loop, and runs on disk.
 
 recipe      all settings of a training run; recipes/*.toml are the named ones
+keywords    settings as keyword arguments, for type checkers
 sizing      settings that depend on the size of the data, by rule
 train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
 optim       the outer optimiser: weight decay, and the schedule of its rate
+rowwise     Adam for large tables: only the rows that a batch reads
 ema         weights averaged over steps
 device      the CPU, or a GPU
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked
 run         a run on disk: settings, weights, vocabulary
+show        a run in a notebook
 preference  what lists are ordered by: counted on training users, weighted on validation users
 """

@@ -32,7 +32,7 @@ from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.ema import WeightAverage
-from paml.training.optim import make_optimizer, set_rate
+from paml.training.optim import OuterOptimizer
 from paml.training.recipe import OuterSettings
 from paml.training.run import METRICS, WEIGHTS, RunSettings, companions, load_state, write_settings
 
@@ -77,7 +77,7 @@ class Trainer:
         fit_to_data(self._ensemble.members, data)
         self._ensemble.to(device)
         self._objective = find_method(settings.method).objective(settings.recipe.part(ObjectiveSettings))
-        self._optimizer = make_optimizer(self._ensemble, self._outer)
+        self._optimizer = OuterOptimizer(self._ensemble, self._outer)
         self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
         chooses = self._ensemble.members[0].head.over_items
@@ -114,7 +114,7 @@ class Trainer:
             rng.bit_generator.state = state
         for member in self._ensemble.members:
             member.rates.begin_epoch(position.epoch)
-        set_rate(self._optimizer, outer, position.epoch)
+        self._optimizer.begin_epoch(position.epoch)
         episodes = [
             self._tasks.episodes(
                 outer.batch_size,
@@ -179,6 +179,7 @@ class Trainer:
         """Validate, keep the best weights, log, and save."""
         position = self._position
         metric = self._metric
+        self._optimizer.settle()
         with self._average.in_place():
             value = self._validate()
             is_best = value is None or position.best_value is None or value < position.best_value
@@ -275,11 +276,11 @@ class Trainer:
 
     def _save(self) -> None:
         """Write the whole state to one file."""
+        optimizer = self._optimizer.state()
         tensors = {f"now.{name}": tensor for name, tensor in self._ensemble.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self._best.items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self._average.state().items()}
-        for number, state in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.items()}
         self._state_file.parent.mkdir(exist_ok=True)
         checkpoint.save(self._state_file, tensors, {"identity": self._settings.identity(), **asdict(self._position)})
 
@@ -295,12 +296,7 @@ class Trainer:
         load_state(self._ensemble, parts["now"], self._state_file)
         self._best = parts["best"]
         self._average.restore(parts["average"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in parts["optimizer"].items():
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = tensor
-        whole = self._optimizer.state_dict()
-        self._optimizer.load_state_dict({**whole, "state": state})
+        self._optimizer.restore(parts["optimizer"])
         try:
             self._position = _Position(**values)
         except TypeError:
