@@ -113,6 +113,7 @@ def demo_command(
     ] = None,
 ) -> None:
     """Compare every method and baseline on the embedded data set, and write a report."""
+    from paml.baselines import find_baseline
     from paml.data.describe import describe
     from paml.experiments.demo import run_demo
     from paml.progress import for_terminal
@@ -127,7 +128,9 @@ def demo_command(
     low = f"no predictor can have a lower {metric} than {best:.3f}"
     console.print(f"The {target}' own noise: {low} (seed 0's test users).")
     if result.left_out:
-        console.print(f"Not installed, so excluded: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
+        extras = ",".join(sorted({find_baseline(name).extra for name in result.left_out}))
+        missing = f"Not installed, so excluded: {', '.join(result.left_out)} (pip install 'paml[{extras}]')."
+        console.print(missing, markup=False)
     console.print(f"report: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
     console.print("next, with your own data: paml data inspect ratings.csv users.csv items.csv", soft_wrap=True)
 

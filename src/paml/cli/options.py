@@ -67,7 +67,7 @@ class Commands(TyperGroup):
                 if parameter.name == error.argument and parameter.param_type_name == "option":
                     error.add_note(f"({parameter.opts[0]})")
             again = getattr(error, "again", None)
-            if again is not None:
+            if again is not None and not isinstance(self.commands[ctx.invoked_subcommand], Commands):
                 options = [
                     part for name, value in again.options.items() for part in (f"--{name}", shortened(value, 200))
                 ]

@@ -43,8 +43,11 @@ def train_command(
     ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
     threads: ThreadsOption = 0,
-    tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard logs.", metavar="DIR")
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log", help="Also log to tensorboard:DIR, mlflow[:URI] or wandb[:PROJECT]; repeatable.", metavar="LOGGER"
+        ),
     ] = None,
 ) -> None:
     """Train a method on a prepared data set."""
@@ -62,7 +65,7 @@ def train_command(
             out=out,
             reuse=reuse,
             device=device,
-            tensorboard=tensorboard,
+            log=log or (),
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )

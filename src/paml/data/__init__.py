@@ -15,6 +15,7 @@ notes            what people should know about the result
 reuse            a data set that is there already, for a call that would make the same one
 resplit          the same users, split with another seed
 build            splits users, orders rows, encodes fields, records everything
+croissant        the same for catalogues, in MLCommons' format
 describe         what a prepared data set contains
 show             the same in a notebook
 sources          where raw tables come from

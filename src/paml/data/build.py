@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from paml.data.croissant import write_croissant
 from paml.data.dataset import (
     FORMAT,
     Manifest,
@@ -127,6 +128,7 @@ def write_split(
         )
         manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
         manifest = manifest.model_copy(update={"seal": manifest.computed_seal()})
+        write_croissant(folder, manifest)
         (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 

@@ -6,7 +6,7 @@ Each is resumed where it stopped.
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
-from paml.files import exists, make_folder, sync_folder
+from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
@@ -23,12 +23,14 @@ from paml.settings import require_same
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
 from paml.training.keywords import TrainSettings
+from paml.training.loggers import OpenLogger, find_logger
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
 from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
+OTHER_FOLDER = "choose another folder"
 MEMBER_BYTES = 10_000
 """What a member of an ensemble takes at least, however few numbers it has."""
 
@@ -42,7 +44,7 @@ def train(
     out: str | Path | None = None,
     reuse: bool = False,
     device: str = "auto",
-    tensorboard: str | Path | None = None,
+    log: str | Sequence[str] = (),
     progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -53,15 +55,17 @@ def train(
     `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
     settings of the recipe. `out` is the folder of the run; with `reuse`, a run that the same call has begun there is
     continued, and one that it has finished is returned; a run of other data or settings is refused.
-    `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
-    from 1, and its validation metric; if it raises, training ends and can be resumed. Bars are shown on a terminal and
-    in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
+    `device` is "auto" or a torch device; `log` names loggers of epochs: `tensorboard:DIR`, `mlflow` or `mlflow:URI`,
+    `wandb` or `wandb:PROJECT`. After every epoch `on_epoch` gets its number, from 1, and its validation metric; if it
+    raises, training ends and can be resumed. Bars are shown on a terminal and in notebooks; `progress=False` turns them
+    off, `progress=True` prints lines elsewhere.
 
     >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
     data, shown = Dataset.of(data), chosen(progress)
+    loggers = [find_logger(one) for one in ([log] if isinstance(log, str) else log)]
     data.verify_once(shown)
     find_method(method)
     given = {**(settings or {}), **more}
@@ -78,7 +82,10 @@ def train(
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
-    trainers = [_trainer(data, wanted, path, device, tensorboard) for path, wanted in parts.items()]
+    trainers = [
+        _trainer(data, wanted, path, device, loggers, part="" if path == folder else path.name)
+        for path, wanted in parts.items()
+    ]
     with _alone_in(folder, reuse=reuse):
         for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
             _begin_or_go_on(path, wanted)
@@ -91,11 +98,13 @@ def train(
         return Run.load(folder)
 
 
-def _trainer(data: Dataset, wanted: RunSettings, path: Path, device: str, tensorboard: str | Path | None) -> Trainer:
+def _trainer(
+    data: Dataset, wanted: RunSettings, path: Path, device: str, loggers: Sequence[OpenLogger], part: str
+) -> Trainer:
     """The outer loop of one part; settings that do not fit are an error before anything is trained."""
     try:
         _require_memory(wanted)
-        return Trainer(data, wanted, path, choose_device(device), tensorboard)
+        return Trainer(data, wanted, path, choose_device(device), loggers, part)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None
@@ -152,7 +161,12 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _is_fresh(folder: Path) -> bool:
     """Whether nothing is in a folder but half-written files: killed before the settings were stored."""
-    return not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir()))
+    if not exists(folder, OTHER_FOLDER):
+        return True
+    try:
+        return folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())
+    except OSError as error:
+        raise unreadable(folder, error, OTHER_FOLDER) from None
 
 
 def _begin_or_go_on(folder: Path, wanted: RunSettings) -> None:
