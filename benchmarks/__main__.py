@@ -19,6 +19,7 @@ NAMES = [
     "sources",
     "store",
     "predictor",
+    "catalogue",
     "serve",
     "questions",
     "ranking",
