@@ -40,6 +40,9 @@ def train_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was interrupted.")] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
+    parallel: Annotated[
+        str, typer.Option("--parallel", help="With torchrun: processes share users, or members.", metavar="WHAT")
+    ] = "users",
     threads: ThreadsOption = 0,
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard logs.", metavar="DIR")
@@ -48,6 +51,7 @@ def train_command(
     """Train a method on a prepared data set."""
     from paml.progress import for_terminal
     from paml.settings import parse_assignments
+    from paml.training.ranks import is_first_process
     from paml.training.train import train
 
     use_threads(threads)
@@ -60,11 +64,13 @@ def train_command(
             out=out,
             resume=resume,
             device=device,
+            parallel=parallel,
             tensorboard=tensorboard,
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )
-    render_training(standard_output(), run)
+    if is_first_process():
+        render_training(standard_output(), run)
 
 
 @train_app.command("evaluate")

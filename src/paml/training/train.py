@@ -7,7 +7,8 @@ Each is resumed where it stopped.
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ from paml.files import exists, make_folder, sync_folder
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, tensors_of_a_member
 from paml.network.build import DataShape
-from paml.progress import Progress, chosen
+from paml.progress import SILENT, Progress, chosen
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
+from paml.training.ranks import Ranks, joined, was_restarted
 from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
+PARALLEL = ("users", "members")
+"""What processes that train together share."""
 MEMBER_BYTES = 10_000
 """What a member of an ensemble takes at least, however few numbers it has."""
 
@@ -40,6 +44,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
+    parallel: str = "users",
     tensorboard: str | Path | None = None,
     progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
@@ -50,17 +55,19 @@ def train(
 
     `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
     settings of the recipe. `out` is the folder of the run; with `resume`, an interrupted run is continued there.
-    `device` is "auto" or a torch device, `tensorboard` a folder for logs. After every epoch `on_epoch` gets its number,
-    from 1, and its validation metric; if it raises, training ends and can be resumed. Bars are shown on a terminal and
-    in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
+    `device` is "auto" or a torch device, `tensorboard` a folder for logs. Processes started by torchrun share the users
+    of every batch or, with `parallel="members"`, the members of the ensemble; the first one writes. After every epoch
+    `on_epoch` gets its number, from 1, and its validation metric; if it raises, training ends and can be resumed. Bars
+    are shown on a terminal and in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
 
     >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
-    data, shown = Dataset.of(data), chosen(progress)
-    data.verify_once(shown)
+    data = Dataset.of(data)
     find_method(method)
+    if parallel not in PARALLEL:
+        raise SettingsError(f"parallel is {parallel!r}", remedy=f"expected {' or '.join(PARALLEL)}")
     given = {**(settings or {}), **more}
     values = recipe_for(data, recipe, method, given)
     trained = trained_method(data.schema.target.kind, recipe, method, given)
@@ -75,24 +82,45 @@ def train(
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
-    trainers = [_trainer(data, wanted, path, device, tensorboard) for path, wanted in parts.items()]
-    with _alone_in(folder, resume=resume):
+    ranks, by_members = joined(), parallel == "members"
+    shown = chosen(progress) if ranks.is_first else SILENT
+    data.verify_once(shown)
+    trainers = [
+        _trainer(data, wanted, path, device, tensorboard, ranks, by_members=by_members)
+        for path, wanted in parts.items()
+    ]
+    with ExitStack() as stack:
+        ranks.first(lambda: stack.enter_context(_alone_in(folder, resume=resume or was_restarted())))
         for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
-            _begin_or_resume(path, wanted)
-            if not exists(path / WEIGHTS, AGAIN):
+            if not ranks.first(partial(_is_trained, path, wanted)):
                 keep_freed_memory()
-                trainer.run(shown, on_epoch if path == folder else None)
-            _remove_leftovers(path)
+                trainer.run(shown, on_epoch if path == folder and ranks.is_first else None)
+            ranks.first(partial(_remove_leftovers, path))
         if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
-            finish_preference(data, folder, shown)
+            ranks.first(lambda: finish_preference(data, folder, shown))
         return Run.load(folder)
 
 
-def _trainer(data: Dataset, wanted: RunSettings, path: Path, device: str, tensorboard: str | Path | None) -> Trainer:
+def _is_trained(path: Path, wanted: RunSettings) -> bool:
+    """Begin or resume a part; whether nothing is left to do."""
+    _begin_or_resume(path, wanted)
+    return exists(path / WEIGHTS, AGAIN)
+
+
+def _trainer(
+    data: Dataset,
+    wanted: RunSettings,
+    path: Path,
+    device: str,
+    tensorboard: str | Path | None,
+    ranks: Ranks,
+    *,
+    by_members: bool,
+) -> Trainer:
     """The outer loop of one part; settings that do not fit are an error before anything is trained."""
     try:
         _require_memory(wanted)
-        return Trainer(data, wanted, path, choose_device(device), tensorboard)
+        return Trainer(data, wanted, path, choose_device(device), tensorboard, ranks, by_members=by_members)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None
