@@ -30,8 +30,8 @@ attack: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m attack
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 
 bench: $(STAMP)

@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import paml
+from paml.testing import small_world
 from smalltables import write_tables
 from waiting import PATIENCE
 
@@ -35,14 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
-    return paml.prepare("synthetic", out=tmp_path_factory.mktemp("world") / "data", users=400, items=80)
+def world() -> paml.Dataset:
+    return small_world("rating")
 
 
 @pytest.fixture(scope="session")
-def click_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
-    out = tmp_path_factory.mktemp("clicks") / "data"
-    return paml.prepare("synthetic", out=out, users=400, items=80, target="click")
+def click_world() -> paml.Dataset:
+    return small_world("click")
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,8 @@ def test_the_source_distribution_has_docs_and_tests(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=True)
     with tarfile.open(tmp_path / done.stdout.strip().splitlines()[-1]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    expected = {name for name in listed if name.startswith(("docs/", "tests/", "src/", "deploy/", "benchmarks/"))}
+    expected = {
+        name for name in listed if name.startswith(("docs/", "tests/", "src/", "deploy/", "benchmarks/", "examples/"))
+    }
     expected |= {"Makefile", "constraints.txt", "requirements.lock", "CHANGELOG.md", "SECURITY.md", "LICENSE"}
     assert expected <= held

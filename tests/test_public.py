@@ -26,7 +26,7 @@ def names_for_type_checkers() -> dict[str, str]:
 
 def test_type_checkers_see_what_is_imported() -> None:
     assert names_for_type_checkers() == paml.MODULES
-    assert sorted({*paml.MODULES, "load", "open_data"}) == paml.__all__
+    assert sorted({*paml.MODULES, "load", "open_data", "register"}) == paml.__all__
 
 
 @pytest.mark.parametrize("name", paml.__all__)

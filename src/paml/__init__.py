@@ -10,6 +10,7 @@
 Names are imported when they are first used: `import paml` alone loads neither PyTorch nor Polars.
 """
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,10 +97,21 @@ __all__ = [
     "load",
     "open_data",
     "prepare",
+    "register",
     "summarise",
     "train",
     "tune",
 ]
+
+REGISTRIES = {
+    "method": ("paml.methods.registry", "METHOD_REGISTRY"),
+    "baseline": ("paml.baselines.registry", "BASELINE_REGISTRY"),
+    "source": ("paml.data.sources", "SOURCE_REGISTRY"),
+    "metric": ("paml.evaluation.metrics", "METRIC_REGISTRY"),
+    "rate": ("paml.methods.registry", "RATE_REGISTRY"),
+    "solver": ("paml.engine.solvers", "SOLVER_REGISTRY"),
+}
+"""What can be registered, and where its registry is."""
 
 
 def open_data(path: str | Path) -> "Dataset":
@@ -114,6 +126,26 @@ def load(path: str | Path) -> "Run":
     from paml.training.run import Run
 
     return Run.load(path)
+
+
+def register(kind: str, name: str, entry: object) -> None:
+    """Add a `method`, `baseline`, `source`, `metric`, `rate` or `solver` of your own to this process.
+
+    It is then used by its name wherever paml's own are. A name that exists already, or an entry that is not what it
+    should be, is a SettingsError. What should be known to every process, `paml` commands included, is declared as an
+    entry point of a package instead (docs/extending.md).
+
+    >>> from paml.evaluation.metrics import RATING, Metric, absolute_error
+    >>> paml.register("metric", "deviation", Metric("deviation", "deviation", "lower", 3, RATING, absolute_error))
+    """
+    from paml.errors import SettingsError, nearest
+    from paml.registry import Origin
+
+    if kind not in REGISTRIES:
+        raise SettingsError(f"there is no registry of '{kind}'", remedy=nearest(kind, REGISTRIES))
+    module, registry = REGISTRIES[kind]
+    caller = str(sys._getframe(1).f_globals.get("__name__", "__main__"))
+    getattr(import_module(module), registry).register(name, entry, Origin(caller))
 
 
 def __dir__() -> list[str]:

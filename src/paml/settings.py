@@ -7,7 +7,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from paml.errors import SettingsError, nearest
+from paml.errors import SettingsError, nearest, shortened
+
+MAX_DIFFERENCES = 4
+"""How many settings a message about other settings names."""
 
 
 class Settings(BaseModel):
@@ -53,6 +56,26 @@ def build_all(classes: Sequence[type[Settings]], values: Mapping[str, Any]) -> l
         if key not in known:
             raise SettingsError(f"unknown setting '{key}'", remedy=nearest(key, known))
     return [build(owner, {k: v for k, v in values.items() if known[k] is owner}) for owner in classes]
+
+
+def require_same(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Path, made: str = "begun") -> None:
+    """Raise a SettingsError that names what differs between the settings of a folder and those wanted now."""
+    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    if not names:
+        return
+    shown = [
+        f"{name} was {_shown(found.get(name))}, now {_shown(wanted.get(name))}" for name in names[:MAX_DIFFERENCES]
+    ]
+    if len(names) > MAX_DIFFERENCES:
+        shown.append(f"and {len(names) - MAX_DIFFERENCES} more")
+    remedy = "repeat what is there, or choose another folder"
+    raise SettingsError(
+        f"was {made} with other settings ({'; '.join(shown)})", where=where, remedy=remedy, argument="out"
+    )
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else shortened(value)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:

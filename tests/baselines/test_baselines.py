@@ -1,7 +1,6 @@
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from paml.baselines import (
     BASELINES,
     Baseline,
     BiasModel,
-    Fitted,
     SplitRows,
     baselines_for,
     find_baseline,
@@ -25,110 +23,22 @@ from paml.baselines.rows import to_target
 from paml.data.schema import Target
 from paml.errors import SettingsError
 from paml.evaluation.metrics import per_user_mean, reweighted, squared_error
+from paml.testing import BaselineSuite
+from paml.testing.baselines import fitted
+from paml.testing.worlds import sparse_world
 
 CASES = [(kind, name) for kind in ("rating", "click") for name in baselines_for(kind)]
 
 
-@pytest.fixture(scope="session")
-def worlds(world: paml.Dataset, click_world: paml.Dataset) -> dict[str, paml.Dataset]:
-    return {"rating": world, "click": click_world}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case))
+class TestContract(BaselineSuite):
+    """Every baseline that predicts keeps the contract that others' baselines are held to."""
 
 
-@pytest.fixture(scope="session")
-def sparse_worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, paml.Dataset]:
-    """Few users and many items, so that some items have no training row; no validation users."""
-    folder = tmp_path_factory.mktemp("sparse")
-    return {
-        kind: paml.prepare("synthetic", out=folder / kind, users=60, items=300, target=kind, user_ratio="6:0:4")
-        for kind in ("rating", "click")
-    }
-
-
-@pytest.fixture(scope="session")
-def fitted(worlds: dict[str, paml.Dataset]):  # type: ignore[no-untyped-def]
-    """Every baseline is fitted once for all tests."""
-
-    @cache
-    def fit(kind: str, name: str) -> Fitted:
-        return BASELINES[name].fit(worlds[kind], seed=3)
-
-    return fit
-
-
-@pytest.fixture(scope="session")
-def changed_worlds(
-    worlds: dict[str, paml.Dataset], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, paml.Dataset]:
-    """The same training and validation users, with test users who rated other items, and differently."""
-    changed = {}
-    for kind, data in worlds.items():
-        folder = Path(shutil.copytree(data.path, tmp_path_factory.mktemp("changed") / kind))
-        first = data.array("offsets")[data.manifest.splits["test"][0]]
-        target, item = data.array("target").copy(), data.array("item").copy()
-        target[first:] = target[first:][::-1] if kind == "click" else 6 - target[first:]
-        item[first:] = item[first:][::-1]
-        np.save(folder / "arrays" / "target.npy", target)
-        np.save(folder / "arrays" / "item.npy", item)
-        changed[kind] = paml.open_data(folder)
-    return changed
-
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-class TestContract:
-    """What holds for every baseline."""
-
-    def test_predictions_are_on_the_scale_for_any_number_of_ratings(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        test = SplitRows.of(worlds[kind], "test")
-        target = worlds[kind].schema.target
-        for rows in (test, test.with_shots(0), test.with_shots(1), test.with_shots(5)):
-            prediction_Q = fitted(kind, name).predictor.predict(rows)[rows.query_N]
-            assert np.isfinite(prediction_Q).all()
-            assert prediction_Q.min() >= target.low
-            assert prediction_Q.max() <= target.high
-
-    def test_beats_a_constant(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        constant = "constant_rate" if kind == "click" else "training_mean"
-        test, target = SplitRows.of(worlds[kind], "test"), worlds[kind].schema.target
-        loss, constant_loss = (test.loss(target, fitted(kind, who).predictor.predict(test)) for who in (name, constant))
-        assert loss < constant_loss or name == constant
-
-    def test_settings_are_the_best_tried_on_validation_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        result = fitted(kind, name)
-        validation, target = SplitRows.of(worlds[kind], "validation"), worlds[kind].schema.target
-        best = min(result.tried, key=lambda entry: entry["loss"])
-        assert result.chosen == {key: value for key, value in best.items() if key != "loss"}
-        assert validation.loss(target, result.predictor.predict(validation)) == pytest.approx(best["loss"], abs=1e-9)
-        assert result.seconds > 0
-
-    def test_fitting_is_repeatable_and_never_sees_test_users(self, kind, name, worlds, changed_worlds, fitted):  # type: ignore[no-untyped-def]
-        other = BASELINES[name].fit(changed_worlds[kind], seed=3)
-        test = SplitRows.of(worlds[kind], "test")
-        for rows in (test, test.with_shots(0)):
-            expected = fitted(kind, name).predictor.predict(rows)
-            assert np.array_equal(other.predictor.predict(rows), expected)
-
-    def test_targets_of_query_rows_and_of_hidden_support_rows_change_nothing(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        test = SplitRows.of(worlds[kind], "test").with_shots(4)
-        mirrored = worlds[kind].schema.target.low + worlds[kind].schema.target.high - test.target_N
-        changed = np.where(test.support_N, test.target_N, mirrored)
-        other = SplitRows(test.item_N, changed, test.user_N, test.query_N, test.first_user, test.first_row, shots=4)
-        predictor = fitted(kind, name).predictor
-        assert np.array_equal(predictor.predict(test)[test.query_N], predictor.predict(other)[test.query_N])
-
-    def test_items_without_training_rows_and_no_validation_users(self, kind, name, sparse_worlds):  # type: ignore[no-untyped-def]
-        data = sparse_worlds[kind]
-        test = SplitRows.of(data, "test")
-        unknown_N = ~np.isin(test.item_N, SplitRows.of(data, "train").item_N)
-        assert (unknown_N & test.query_N).any()
-        assert (unknown_N & test.support_N).any()
-        prediction_N = BASELINES[name].fit(data).predictor.predict(test)
-        assert np.isfinite(prediction_N[test.query_N]).all()
-
-
-def test_the_reference_reports_the_cost_of_new_users(fitted) -> None:  # type: ignore[no-untyped-def]
+def test_the_reference_reports_the_cost_of_new_users() -> None:
     assert [name for name, baseline in BASELINES.items() if baseline.reference] == ["retrained_mf"]
-    assert fitted("rating", "retrained_mf").refit_seconds > 0
-    assert fitted("rating", "lenskit_mf").refit_seconds is None
+    assert fitted("retrained_mf", "rating").refit_seconds > 0
+    assert fitted("lenskit_mf", "rating").refit_seconds is None
 
 
 def known_ratings(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -253,11 +163,9 @@ def test_episodes_cover_small_and_large_support_sets(world: paml.Dataset) -> Non
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
 @pytest.mark.parametrize("training", [True, False])
-def test_statistics_exclude_the_users_own_rows(
-    kind: str, training: bool, sparse_worlds: dict[str, paml.Dataset]
-) -> None:
+def test_statistics_exclude_the_users_own_rows(kind: str, training: bool) -> None:
     """Compared with the slow, obvious form: one row at a time, over all rows of other users."""
-    data = sparse_worlds[kind]
+    data = sparse_world(kind)
     train = SplitRows.of(data, "train")
     rows = episode(train, 0.8, np.random.default_rng(1)) if training else SplitRows.of(data, "test").with_shots(6)
     statistics, pick_P = Statistics(data), np.flatnonzero(rows.query_N)[::7]
@@ -311,9 +219,9 @@ def test_metrics_are_per_user() -> None:
     assert per_user_mean(np.array([1.0, 2.0, 6.0]), np.array([1, 2])).tolist() == [1.0, 4.0]
 
 
-def test_training_mean_is_the_mean_of_training_rows(world: paml.Dataset, fitted) -> None:  # type: ignore[no-untyped-def]
+def test_training_mean_is_the_mean_of_training_rows(world: paml.Dataset) -> None:
     end = world.array("offsets")[world.manifest.splits["train"][1]]
-    prediction_N = fitted("rating", "training_mean").predictor.predict(SplitRows.of(world, "test"))
+    prediction_N = fitted("training_mean", "rating").predictor.predict(SplitRows.of(world, "test"))
     assert prediction_N == pytest.approx(world.array("target")[:end].mean())
 
 

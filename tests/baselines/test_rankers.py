@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +17,10 @@ from paml.data.schema import Target, liked_level
 from paml.episodes.histories import Histories, counts_alike, row_weights
 from paml.episodes.tasks import Block, Known, Tasks
 from paml.evaluation.ranking import quality, rank_users
+from paml.testing import RankerSuite, small_world
+from paml.testing.baselines import fitted, scores
 
 CASES = [(kind, name) for kind in ("rating", "click", "choice") for name in rankers_for(kind)]
-SHOTS = (0, 1, 5, None)
-
-
-class Erased(paml.Dataset):
-    """Test users' rows cannot be used: targets are NaN, items do not exist. Either all rows, or the query rows."""
-
-    def __init__(self, data: paml.Dataset, *, only_query: bool = False) -> None:
-        super().__init__(data.path, data.manifest)
-        self.only_query = only_query
-
-    def array(self, name: str) -> np.ndarray:
-        array = super().array(name)
-        if name not in {"item", "target"}:
-            return array
-        tasks, array = Tasks.of(self, "test"), array.copy()
-        rows = array[int(tasks.offsets[0]) : int(tasks.offsets[-1])]
-        rows[tasks.query_mask() if self.only_query else slice(None)] = np.nan if name == "target" else 10**8
-        return array
 
 
 class WithoutProfiles(paml.Dataset):
@@ -55,95 +38,31 @@ class WithoutProfiles(paml.Dataset):
         return array
 
 
-@pytest.fixture(scope="session")
-def worlds(world: paml.Dataset, click_world: paml.Dataset, choice_world: paml.Dataset) -> dict[str, paml.Dataset]:
-    return {"rating": world, "click": click_world, "choice": choice_world}
-
-
-@pytest.fixture(scope="session")
-def fitted(worlds: dict[str, paml.Dataset]):  # type: ignore[no-untyped-def]
-    """Every ranker is fitted once for all tests, without the test users."""
-
-    @cache
-    def fit(kind: str, name: str) -> Fitted:
-        return BASELINES[name].fit(Erased(worlds[kind]), seed=3)
-
-    return fit
-
-
 def blocks(data: paml.Dataset, shots: int | None, users: int = 512) -> list[Known]:
     return [Known(batch.user_B, batch.support) for batch in Tasks.of(data, "test").stored(users, shots)]
 
 
-def scores(ranker, data: paml.Dataset, shots: int | None, users: int = 512) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    rank = ranker.rank(data)
-    return torch.cat([rank(known) for known in blocks(data, shots, users)])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case))
+class TestContract(RankerSuite):
+    """Every baseline that ranks keeps the contract that others' baselines are held to, and two more."""
 
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-class TestContract:
-    """What holds for every baseline that ranks."""
-
-    def test_scores_of_all_items_are_finite_for_any_number_of_ratings(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        data = Erased(worlds[kind], only_query=True)
-        for shots in SHOTS:
-            found = scores(fitted(kind, name).ranker, data, shots)
-            assert found.shape == (len(Tasks.of(data, "test")), data.manifest.items)
-            assert torch.isfinite(found).all()
-            assert torch.equal(found, scores(fitted(kind, name).ranker, data, shots))
-
-    def test_fitting_is_repeatable_and_never_sees_test_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        other = BASELINES[name].fit(worlds[kind], seed=3)
-        assert other.chosen == fitted(kind, name).chosen
-        for shots in SHOTS:
-            found = (scores(one.ranker, worlds[kind], shots) for one in (other, fitted(kind, name)))
-            assert torch.equal(*found)
-
-    def test_blocks_equal_one_user_at_a_time(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        for shots in SHOTS:
-            together, alone = (scores(fitted(kind, name).ranker, worlds[kind], shots, users) for users in (512, 1))
-            assert torch.allclose(together, alone, atol=1e-5)
-
-    def test_settings_are_the_best_tried_on_validation_users(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        result, data = fitted(kind, name), worlds[kind]
-        best = max(result.tried, key=lambda entry: entry["quality"])
-        assert result.chosen == {key: value for key, value in best.items() if key != "quality"}
-        assert quality(data, Tasks.of(data, "validation"), result.ranker.rank(data)) == pytest.approx(best["quality"])
-        assert len(result.tried) <= 12
-        assert result.predictor is None
-        assert result.seconds > 0
-
-    def test_a_user_about_whom_nothing_is_known_gets_what_is_popular(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        data = WithoutProfiles(worlds[kind])
-        found = scores(fitted(kind, name).ranker, data, 0)
+    def test_a_user_about_whom_nothing_is_known_gets_what_is_popular(self, case: tuple[str, str]) -> None:
+        kind, name = case
+        data = WithoutProfiles(small_world(kind))
+        found = scores(fitted(name, kind), data, 0)
         assert (found == found[0]).all()
         if name in {"popular_profile", "edlae"}:
             return  # those without a profile may like other things than the rest
-        popular = scores(fitted(kind, "popular").ranker, data, 0)
+        popular = scores(fitted("popular", kind), data, 0)
         assert torch.equal(found[0].argsort(stable=True), popular[0].argsort(stable=True))
 
-    def test_ranks_better_than_chance(self, kind, name, worlds, fitted):  # type: ignore[no-untyped-def]
-        data = worlds[kind]
-        tasks, generator = Tasks.of(data, "test"), torch.Generator().manual_seed(0)
-        chance = quality(
-            data, tasks, lambda known: torch.rand(len(known.user_B), data.manifest.items, generator=generator)
-        )
-        assert quality(data, tasks, fitted(kind, name).ranker.rank(data)) > chance
-
-    def test_items_without_training_rows_and_no_validation_users(self, kind, name, tmp_path):  # type: ignore[no-untyped-def]
-        data = paml.prepare("synthetic", out=tmp_path / "sparse", users=60, items=300, target=kind, user_ratio="6:0:4")
-        assert not data.interacted_in_training().all()
-        result = BASELINES[name].fit(data)
-        assert len(result.tried) == 1
-        assert np.isnan(result.tried[0]["quality"])
-        assert torch.isfinite(scores(result.ranker, data, None)).all()
-
-    def test_nobody_liked_anything(self, kind, name, worlds, tmp_path):  # type: ignore[no-untyped-def]
-        data = worlds[kind]
+    def test_nobody_liked_anything(self, case: tuple[str, str], tmp_path: Path) -> None:
+        kind, name = case
+        data = small_world(kind)
         folder = Path(shutil.copytree(data.path, tmp_path / "disliked"))
         np.save(folder / "arrays" / "target.npy", np.full_like(data.array("target"), data.schema.target.low))
         disliked = paml.open_data(folder)
-        assert torch.isfinite(scores(BASELINES[name].fit(disliked).ranker, disliked, None)).all()
+        assert torch.isfinite(scores(BASELINES[name].fit(disliked), disliked, None)).all()
 
 
 def test_a_large_catalogue_is_tuned_by_some_validation_users(world: paml.Dataset, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -221,8 +140,8 @@ def test_popularity_by_profile_by_hand(world: paml.Dataset) -> None:
         assert found.log_shares(world, known)[place].numpy() == pytest.approx(expected_I, abs=1e-4)
 
 
-def test_scores_are_linear_in_the_history(world: paml.Dataset, fitted) -> None:  # type: ignore[no-untyped-def]
-    ranker = fitted("rating", "edlae").ranker
+def test_scores_are_linear_in_the_history(world: paml.Dataset) -> None:
+    ranker = fitted("edlae", "rating").ranker
     assert isinstance(ranker, Autoencoder)
     known = blocks(world, 6)[0]
     user_B, row_BL = known.user_B[-20:], known.support.row_BL[-20:]  # the longest come last
@@ -270,7 +189,7 @@ def test_a_large_catalogue_is_covered_in_part(world: paml.Dataset, monkeypatch: 
     assert len(covered) == 30
     assert count_I[covered].min() >= count_I[others].max()
     for fit in (fit_edlae, BASELINES["lenskit_ease"].fitting, BASELINES["lenskit_slim"].fitting):
-        found = scores(fit(world, 0).ranker, world, None)
+        found = scores(fit(world, 0), world, None)
         assert torch.isfinite(found).all()
         lists = rank_users(world, Tasks.of(world, "test"), fit(world, 0).ranker.rank(world))
         assert np.isin(lists.item_UL[:, :5], covered).mean() > 0.9
@@ -278,11 +197,11 @@ def test_a_large_catalogue_is_covered_in_part(world: paml.Dataset, monkeypatch: 
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
 @pytest.mark.parametrize("name", ["lenskit_implicit_knn", "lenskit_ease", "lenskit_slim", "lenskit_implicit_mf"])
-def test_blocks_have_the_scores_of_lenskit(kind, name, worlds, fitted) -> None:  # type: ignore[no-untyped-def]
+def test_blocks_have_the_scores_of_lenskit(kind: str, name: str) -> None:
     """LensKit trained again with the chosen settings, one user at a time, by its own interface."""
     from lenskit.data import ItemList, RecQuery
 
-    data, result = worlds[kind], fitted(kind, name)
+    data, result = small_world(kind), fitted(name, kind)
     scorer, item_K = lenskit_scorer(name, data, result)
     rows, known = result.chosen["rows"], blocks(data, None)[0]
     history_BI, found_BI = Histories.of_known(data, known).matrix(rows), result.ranker.rank(data)(known)

@@ -48,7 +48,7 @@ def test_a_folder_that_is_taken_can_be_resumed(tmp_path: Path, world: paml.Datas
     (tmp_path / "R").mkdir()
     (tmp_path / "R" / "file").touch()
     found = complaint("train", world.path, "--out", "R", "hidden=8", cwd=tmp_path)
-    assert found == "error: R: already exists; choose another folder, or resume the training in it (--resume)"
+    assert found == "error: R: already exists; choose another folder, or reuse what is in it (--resume)"
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -46,7 +46,7 @@ def test_data_commands_load_no_model(tmp_path: Path, tables: Path) -> None:
     ):
         found = imported("data", *arguments, cwd=tmp_path)
         assert not found & HEAVY, arguments
-        allowed = {"cli", "data", "errors", "files", "locks", "progress", "settings", "terminal"}
+        allowed = {"cli", "data", "errors", "files", "locks", "progress", "registry", "settings", "terminal"}
         assert packages(found) <= allowed, arguments
 
 

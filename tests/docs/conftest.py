@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ class Session:
         elif block.language == "python":
             with contextlib.chdir(self._folder):
                 code = compile("\n" * (block.line - 1) + block.text, block.document, "exec")
-                exec(code, self._names)
+                try:
+                    exec(code, self._names)
+                finally:
+                    _forget_registered()
         else:
             self._shell(block)
 
@@ -113,6 +117,16 @@ class Session:
         path = self._programs / name
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
+
+
+def _forget_registered() -> None:
+    """What an example registered is not there for others."""
+    for module, name in paml.REGISTRIES.values():
+        registry = getattr(import_module(module), name)
+        for entry in registry.all():
+            origin = registry.origin(entry)
+            if origin is not None and not origin.version:
+                registry.forget(entry)
 
 
 @pytest.fixture(scope="module")

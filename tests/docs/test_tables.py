@@ -1,10 +1,11 @@
 """Tables of the documents that repeat what the code says: they say the same."""
 
 import re
+import tomllib
 
 import pytest
 
-from docs.examples import PROJECT
+from docs.examples import BLOCKS, PROJECT
 from paml.baselines.registry import BASELINES
 from paml.evaluation.metrics import METRICS, Metric
 from paml.recommend.preference import orders
@@ -47,3 +48,16 @@ def test_settings_of_both_parts_are_named() -> None:
     section = text_of("training.md").split("### Settings of the choice part", 1)[1]
     (sentence,) = re.findall(r"are replaced in both: ([^.]*)\.", section)
     assert set(re.findall(r"`(\w+)`", sentence)) == set(SHARED)
+
+
+@pytest.mark.parametrize("name", ["method", "baseline", "source", "metric"])
+def test_the_example_package_is_shown_as_it_is(name: str) -> None:
+    assert (PROJECT / "examples" / "paml_example" / "paml_example" / f"{name}.py").read_text() in text_of(
+        "extending.md"
+    )
+
+
+def test_the_example_package_declares_what_is_shown() -> None:
+    declared = tomllib.loads((PROJECT / "examples" / "paml_example" / "pyproject.toml").read_text())
+    (block,) = (one for one in BLOCKS if one.document == "docs/extending.md" and one.language == "toml")
+    assert tomllib.loads(block.text)["project"]["entry-points"] == declared["project"]["entry-points"]

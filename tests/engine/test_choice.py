@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 import paml
-from learners import deviation, gradients, make_choice
 from paml.engine.choice import NO_CANDIDATE, ChoiceHead, LevelWeights
 from paml.engine.layers import PersonalLayer
 from paml.episodes.batches import RowBlock, TensorBatch
@@ -16,6 +15,7 @@ from paml.episodes.histories import Histories
 from paml.methods.learner import Adapted, Learner
 from paml.methods.objectives import pooled_loss, query_loss
 from paml.methods.registry import METHODS, find_method, fit_to_data
+from paml.testing.learners import deviation, gradients, make_choice
 
 HEAD = ChoiceHead(liked=4.0, unliked_weight=0.3)
 

@@ -7,11 +7,8 @@ import torch
 from torch import Tensor
 
 import paml
-from learners import FACTORS, deviation, gradients, make
-from oracle import Oracle
 from paml.engine import adapt as engine, layers
 from paml.engine.layers import PersonalLayer
-from paml.engine.solvers import GradientSteps
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.tasks import Tasks
 from paml.methods.learner import Ensemble, Learner
@@ -19,6 +16,8 @@ from paml.methods.memory import MemoryRate
 from paml.methods.objectives import query_loss, regularised_query_loss
 from paml.methods.registry import METHODS, build_learner, find_method
 from paml.network.build import DataShape
+from paml.testing import Oracle
+from paml.testing.learners import FACTORS, deviation, gradients, make
 from paml.training.recipe import load_recipe
 
 TOLERANCE = 1e-8
@@ -27,7 +26,7 @@ HEADS = ("value", "classes", "click")
 
 def fits(method: str, head: str) -> bool:
     """A softmax over levels has no closed form."""
-    return head != "classes" or METHODS[method].solver is GradientSteps
+    return head != "classes" or METHODS[method].solver == "gradient"
 
 
 PAIRS = [(method, head) for method in METHODS for head in HEADS if fits(method, head)]
@@ -68,7 +67,7 @@ def test_agrees_with_the_oracle(
     for whole, expected_rows in ((outputs, oracle.outputs), (predicted, oracle.predictions)):
         rows = [row_R[mask.bool()] for row_R, mask in zip(whole, batch.query.mask_BR, strict=True)]
         found.append(deviation(rows, expected_rows))
-    if steps and METHODS[method].solver is GradientSteps:
+    if steps and METHODS[method].solver == "gradient":
         found.append(deviation([adapted.adaptation.gradient_norm()], [oracle.gradient_norm_B]))
     LARGEST[f"{method} {head} {steps} steps {form}"] = max(found)
     assert max(found) < TOLERANCE
@@ -234,22 +233,6 @@ def test_zero_steps_and_zero_rate_return_theta(world: paml.Dataset) -> None:
     none, batch, _ = make(world, "melu", inner_steps=0)
     zero, _, _ = make(world, "melu", inner_steps=3, inner_rate=0.0)
     assert torch.allclose(losses(none, batch), losses(zero, batch), rtol=1e-12)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_padding_order_and_other_users_do_not_matter(method: str, world: paml.Dataset) -> None:
-    learner, _, _ = make(world, method, inner_steps=2)
-    loader = Loader(world, dtype=torch.float64)
-    tasks = Tasks.of(world, "test")
-
-    def by_user(size: int) -> dict[int, float]:
-        found = {}
-        for batch in map(loader.load, tasks.stored(size)):
-            found |= dict(zip(batch.user_B.tolist(), losses(learner, batch).tolist(), strict=True))
-        return found
-
-    together, alone = by_user(50), by_user(1)
-    assert together == pytest.approx(alone, rel=1e-10)
 
 
 def test_padding_of_the_support_set_is_never_read(world: paml.Dataset) -> None:

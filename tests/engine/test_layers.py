@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import paml
-from learners import FACTORS, deviation, make
 from paml.engine import layers
 from paml.engine.inputs import LayerInput, Weights
 from paml.engine.layers import AttendingLayer, PersonalLayer, SharedLayer
 from paml.episodes.batches import QueryBlock
 from paml.episodes.features import Features
 from paml.methods.learner import Adapted, Learner
+from paml.testing.learners import FACTORS, deviation, make
 
 TOLERANCE = 1e-10
 FORMS = [("melu", "attention", AttendingLayer), ("melu", "weights", PersonalLayer), ("meta_sgd", "any", PersonalLayer)]

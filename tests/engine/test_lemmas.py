@@ -13,9 +13,9 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 import paml
-from learners import make
 from paml.engine.adapt import Adaptation
 from paml.engine.layers import SharedLayer
+from paml.testing.learners import make
 
 share = st.floats(0.5, 0.99)
 rate = st.floats(0.0, 0.45)

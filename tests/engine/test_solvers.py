@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import paml
-from learners import make
 from paml.engine import layers
 from paml.engine.adapt import Adaptation, RatePerParameter, RatePerUser, forward
 from paml.engine.heads import ClassesHead, ClickHead, ValueHead
@@ -14,6 +13,7 @@ from paml.engine.layers import SharedLayer
 from paml.engine.newton import solve
 from paml.engine.solvers import ClosedForm, GradientSteps, SolverSettings
 from paml.errors import SettingsError
+from paml.testing.learners import make
 
 
 def problem(users: int, rows: int, features: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import paml
-from learners import deviation, gradients, make_choice
 from paml.episodes import candidates
 from paml.episodes.batches import Loader
 from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
 from paml.methods.objectives import query_loss
+from paml.testing.learners import deviation, gradients, make_choice
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 from paml.evaluation import metrics
 from paml.evaluation.metrics import METRICS, exposure_metrics, headline, metrics_for, row_metrics
 from paml.evaluation.scoring import per_user_metrics, summarise
+from paml.testing import MetricSuite
 
 
 def test_ndcg_by_hand() -> None:
@@ -156,3 +157,8 @@ def test_pooled_auc_is_that_of_scikit_learn(levels: int) -> None:
     target_N = (rng.random(2000) < 0.2 + 0.3 * prediction_N).astype(float)
     expected = roc_auc_score(target_N, prediction_N)
     assert METRICS["auc"].over_all_rows(target_N, prediction_N) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+class TestContract(MetricSuite):
+    """Every metric keeps the contract that others' metrics are held to."""

@@ -195,6 +195,10 @@ def test_other_data_or_settings_are_refused(
         paml.compare(click_world, out=done, baselines=(), settings=QUICK)
     with pytest.raises(SettingsError, match="was begun with another recipe"):
         quick_compare(world, done, recipe="paper")
+    with pytest.raises(SettingsError, match=r"out: was begun with other settings \(epochs was 1, now 2\); repeat"):
+        quick_compare(world, done, settings={**QUICK, "epochs": 2})
+    with pytest.raises(SettingsError, match="already has a comparison; choose another folder, or reuse"):
+        quick_compare(world, done, reuse=False)
     other = shutil.copytree(done, tmp_path / "other")
     plan = read_plan(other)
     assert plan.created_by == f"paml {paml.__version__}"

@@ -19,10 +19,11 @@ import paml
 from paml.cli import app
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.experiments.tuning.search import Budget, SearchResult
-from paml.experiments.tuning.space import SPACES, Among, Range, place, read_space, space_for
+from paml.experiments.tuning.space import place, read_space, space_for
 from paml.experiments.tuning.study import STARTUP_TRIALS, Trial, propose
 from paml.locks import hold
 from paml.methods.registry import METHODS
+from paml.methods.spaces import Among, Range
 from paml.settings import build
 from paml.training.recipe import Recipe
 from waiting import PATIENCE
@@ -69,7 +70,7 @@ def test_the_first_trial_is_the_start_and_the_best_is_never_worse(done: Path, sm
     finished = [trial["validation"] for trial in trials if trial["state"] == "finished"]
     assert found.best.validation == min(finished) <= trials[0]["validation"]
     assert sum(found.trials.values()) == 12
-    assert set(trials[1]["settings"]) == set(SPACES["reg_paml"])
+    assert set(trials[1]["settings"]) == set(METHODS["reg_paml"].space)
 
 
 def test_the_best_recipe_trains_to_the_same_value(done: Path, small: paml.Dataset, tmp_path: Path) -> None:
@@ -253,20 +254,19 @@ def test_invalid_budgets(text: str) -> None:
 
 
 def test_every_method_has_a_space_of_settings_that_recipes_accept() -> None:
-    assert set(SPACES) == set(METHODS)
-    for space in SPACES.values():
+    for space in (method.space for method in METHODS.values()):
         for name, range_ in space.items():
             for value in range_.choices if isinstance(range_, Among) else (range_.low, range_.high):
                 build(Recipe, {name: value})
-    assert "gamma" not in SPACES["paml"]
-    assert "rate_scale" not in SPACES["melu"]
-    assert "inner_rate" not in SPACES["reg_paml"]
+    assert "gamma" not in METHODS["paml"].space
+    assert "rate_scale" not in METHODS["melu"].space
+    assert "inner_rate" not in METHODS["reg_paml"].space
 
 
 def test_settings_that_are_held_are_not_searched(small: paml.Dataset, tmp_path: Path) -> None:
     assert "gamma" not in space_for("reg_paml", ["gamma"])
     with pytest.raises(SettingsError, match="nothing to search"):
-        space_for("reg_paml", SPACES["reg_paml"])
+        space_for("reg_paml", METHODS["reg_paml"].space)
     space = write(tmp_path / "space.toml", "[gamma]\nlow = 0\nhigh = 1\n")
     with pytest.raises(SettingsError, match=r"space.toml: setting 'gamma' is both searched and held fixed"):
         search(small, tmp_path / "out", space=space, settings={**QUICK, "gamma": 1})
@@ -342,7 +342,7 @@ def test_on_epoch_ends_a_training_that_can_be_resumed(small: paml.Dataset, tmp_p
     with pytest.raises(InterruptedError):
         paml.train(small, out=tmp_path / "run", settings=settings, on_epoch=stop)
     run = paml.train(
-        small, out=tmp_path / "run", settings=settings, resume=True, on_epoch=lambda *pair: seen.append(pair)
+        small, out=tmp_path / "run", settings=settings, reuse=True, on_epoch=lambda *pair: seen.append(pair)
     )
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert seen == [(line["epoch"], line["validation_mse"]) for line in lines]

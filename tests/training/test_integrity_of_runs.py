@@ -99,8 +99,8 @@ def test_one_training_in_a_folder_at_a_time(world: paml.Dataset, tmp_path: Path)
     message = rf"run: is in use: process {os.getpid()} on .* is training in it"
     lock = hold(tmp_path / "run" / ".lock", tmp_path / "run", "training in it")
     with lock, pytest.raises(PamlError, match=message):
-        paml.train(world, "melu", out=tmp_path / "run", settings=QUICK, resume=True)
-    run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK, resume=True)
+        paml.train(world, "melu", out=tmp_path / "run", settings=QUICK, reuse=True)
+    run = paml.train(world, "melu", out=tmp_path / "run", settings=QUICK, reuse=True)
     assert not list(run.path.glob(".*"))
 
 

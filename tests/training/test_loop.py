@@ -19,22 +19,14 @@ from safetensors.torch import save_file
 
 import paml
 from paml.baselines import SplitRows, tuned_bias
-from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.methods.registry import METHODS
+from paml.testing import MethodSuite
+from paml.testing.methods import QUICK, check_saved, resumed, same_weights, scores_of
 from paml.training import checkpoint
 from paml.training.recipe import choice_recipe, load_recipe, recipe_names
 from paml.training.run import write_settings
 
-QUICK = {
-    "epochs": 2,
-    "ensemble_size": 1,
-    "hidden": (16, 8),
-    "embedding_size": 8,
-    "item_embedding": 8,
-    "memory_size": 150,
-    "choice_part": False,
-}
 QUICK_CHOICE = {"head": "choice", "epochs": 2, "ensemble_size": 1, "item_embedding": 8, "memory_size": 150}
 PARTS = {
     "rating": QUICK,
@@ -43,7 +35,7 @@ PARTS = {
 }
 """Settings of runs by the parts that they have."""
 RUNS = [
-    *((method, part) for method in METHODS for part in ("rating", "choice")),
+    *((method, "choice") for method in METHODS),
     *((method, part) for method in ("melu", "at_paml", "ridge") for part in ("both", "choices")),
 ]
 QUICK_CHOICES = {name: value for name, value in QUICK_CHOICE.items() if name != "head"}
@@ -59,47 +51,26 @@ def middle_world(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
 FILES = ("weights.safetensors", "choice/weights.safetensors", "preference.safetensors")
 
 
-def weights(run: paml.Run) -> dict[str, torch.Tensor]:
-    """The tensors of all parts of a run."""
-    files = [file for file in FILES if (run.path / file).exists()]
-    return {f"{file} {name}": found for file in files for name, found in checkpoint.load(run.path / file)[0].items()}
-
-
-def same(one: paml.Run, other: paml.Run) -> bool:
-    left, right = weights(one), weights(other)
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def ranked(run: paml.Run, data: paml.Dataset) -> torch.Tensor:
-    """What the lists of some test users are ordered by, in every way that the run knows."""
-    batch = next(Tasks.of(data, "test").stored(20))
-    known = {"rating": run.rater is not None, "choice": run.chooser is not None, "preference": run.chooser is not None}
-    return torch.stack([run.rank(data, by)(batch) for by, knows in known.items() if knows])  # type: ignore[arg-type]
+@pytest.mark.parametrize("method", METHODS)
+class TestContract(MethodSuite):
+    """Every method keeps the contract that others' methods are held to."""
 
 
 @pytest.mark.parametrize(("method", "parts"), RUNS)
-def test_contract(method: str, parts: str, world: paml.Dataset, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Trains, saves, reloads to equal scores, repeats to equal weights, and evaluation changes nothing."""
+def test_contract_of_choice_parts(
+    method: str, parts: str, world: paml.Dataset, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The same for choice, alone and beside ratings: saves, reloads, repeats, resumes."""
     settings = {**PARTS, "choices": QUICK_CHOICES}[parts]
     if parts == "choices":
         world, parts = request.getfixturevalue("choice_world"), "choice"
     run = paml.train(world, method, out=tmp_path / "a", settings=settings)
-    rows, score = run.evaluate(), ranked(run, world)
-    assert score.isfinite().all()
-    assert paml.load(run.path).evaluate().equals(rows)
-    assert torch.equal(ranked(paml.load(run.path), world), score)
-    assert run.evaluate().equals(rows)
-    again = paml.train(world, method, out=tmp_path / "b", settings=settings)
-    assert same(run, again)
-    other = paml.train(world, method, out=tmp_path / "c", seed=1, settings=settings)
-    assert not same(run, other)
+    check_saved(run, world, epochs=2)
+    assert same_weights(run, resumed(world, method, tmp_path / "b", settings))
+    assert not same_weights(run, paml.train(world, method, out=tmp_path / "c", seed=1, settings=settings))
+    rows = run.evaluate()
     assert rows.columns[:5] == ["user", "group", "rate", "support_rows", "query_rows"]
-    assert len(rows) == world.manifest.splits["test"][1] - world.manifest.splits["test"][0]
-    for folder in [run.path, *([run.path / "choice"] if parts == "both" else [])]:
-        assert not (folder / "resume").exists()
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        assert [line["epoch"] for line in lines] == [1, 2]
-    assert [(run.path / file).exists() for file in FILES] == [True, parts == "both", parts != "rating"]
+    assert [(run.path / file).exists() for file in FILES] == [True, parts == "both", True]
     summary = paml.evaluate(run.path)
     assert ("mse" in summary) == (parts != "choice")
     assert 0 < summary["ndcg10"]["all"] < 1
@@ -117,7 +88,7 @@ def test_episodes_without_support_rows_are_learned_from(
     settings = {**PARTS[parts], "epochs": 1, "few_shot_share": 1.0}
     run = paml.train(world, method, out=tmp_path / "run", settings=settings)
     assert run.settings.recipe.few_shot_share == 1.0
-    assert ranked(run, world).isfinite().all()
+    assert scores_of(run, world).isfinite().all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -187,7 +158,7 @@ def test_training_reads_nothing_of_test_users(world: paml.Dataset, tmp_path: Pat
         paml.train(copy, "reg_paml", out=tmp_path / "changed", settings=QUICK)
     forge(copy)
     changed = paml.train(paml.open_data(copy), "reg_paml", out=tmp_path / "changed", settings={**QUICK, "epochs": 1})
-    assert same(clean, changed)
+    assert same_weights(clean, changed)
 
 
 def command(data: paml.Dataset, out: Path, parts: str, *more: str) -> list[str]:
@@ -233,7 +204,7 @@ def test_resume_after_kills_gives_bit_identical_weights(parts: str, middle_world
     print("\n" + "\n".join(log))  # noqa: T201
     assert kills >= 2
     whole, killed = paml.load(tmp_path / "whole"), paml.load(out)
-    assert same(whole, killed)
+    assert same_weights(whole, killed)
     losses = [
         [json.loads(line)["loss"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
         for run in (whole, killed)
@@ -243,11 +214,11 @@ def test_resume_after_kills_gives_bit_identical_weights(parts: str, middle_world
 
 def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> None:
     run = paml.train(world, "paml", out=tmp_path / "run", settings=QUICK)
-    with pytest.raises(PamlError, match="already exists; choose another folder, or resume"):
+    with pytest.raises(PamlError, match="already exists; choose another folder, or reuse"):
         paml.train(world, "paml", out=run.path, settings=QUICK)
-    with pytest.raises(SettingsError, match="was begun with another recipe"):
-        paml.train(world, "paml", out=run.path, resume=True, settings={**QUICK, "gamma": 0.5})
-    assert paml.train(world, "paml", out=run.path, resume=True, settings=QUICK).settings == run.settings
+    with pytest.raises(SettingsError, match=r"run: was begun with other settings \(gamma was 0.001, now 0.5\); repeat"):
+        paml.train(world, "paml", out=run.path, reuse=True, settings={**QUICK, "gamma": 0.5})
+    assert paml.train(world, "paml", out=run.path, reuse=True, settings=QUICK).settings == run.settings
 
 
 def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
@@ -260,7 +231,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_
             paml.train(world, "paml", out=tmp_path / "run", **wrong)  # type: ignore[arg-type]
         assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()  # as after a kill before the first file
-    assert paml.train(world, "paml", out=tmp_path / "run", resume=True, settings=QUICK).settings.method == "paml"
+    assert paml.train(world, "paml", out=tmp_path / "run", reuse=True, settings=QUICK).settings.method == "paml"
 
 
 def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.Dataset, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_training_that_is_stopped_and_resumed_ends_with_equal_weights(
     while True:
         stop_after(5)
         try:
-            run = paml.train(world, method, out=tmp_path / "run", settings=settings, resume=stops > 0)
+            run = paml.train(world, method, out=tmp_path / "run", settings=settings, reuse=stops > 0)
             break
         except StoppedError:
             stops += 1
@@ -83,7 +83,7 @@ def run(trained: paml.Run, tmp_path: Path) -> paml.Run:
 
 
 def resume(data: paml.Dataset, run: paml.Run) -> paml.Run:
-    return paml.train(data, "melu", out=run.path, settings=PARTS["both"], resume=True)
+    return paml.train(data, "melu", out=run.path, settings=PARTS["both"], reuse=True)
 
 
 def test_both_parts_are_there(run: paml.Run) -> None:
@@ -175,9 +175,11 @@ def test_a_damaged_choice_part_is_refused(run: paml.Run) -> None:
 
 def test_the_choice_part_must_be_resumed_with_the_same_settings(world: paml.Dataset, run: paml.Run) -> None:
     settings = {**PARTS["both"], "choice.inner_rate": 0.5}
-    with pytest.raises(SettingsError, match="choice: was begun with another recipe"):
-        paml.train(world, "melu", out=run.path, settings=settings, resume=True)
-    with pytest.raises(PamlError, match="already exists; choose another folder, or resume"):
+    with pytest.raises(
+        SettingsError, match=r"choice: was begun with other settings \(inner_rate was [0-9.]+, now 0.5\)"
+    ):
+        paml.train(world, "melu", out=run.path, settings=settings, reuse=True)
+    with pytest.raises(PamlError, match="already exists; choose another folder, or reuse"):
         paml.train(world, "melu", out=run.path, settings=PARTS["both"])
 
 

@@ -109,7 +109,7 @@ def test_a_killed_rank_is_started_again_and_one_process_may_continue(world: paml
     _ended(process)
     begun = checkpoint.load(out / "resume" / "state.safetensors").values
     assert epochs < begun["epoch"] < 60
-    resumed = paml.train(world, "at_paml", out=out, resume=True, settings=settings)
+    resumed = paml.train(world, "at_paml", out=out, reuse=True, settings=settings)
     np.testing.assert_allclose(_history(resumed.path), _history(whole.path), rtol=0, atol=1e-4)
 
 

@@ -79,5 +79,5 @@ def test_training_by_rows_is_training(
 
     with pytest.raises(_InterruptedError):
         paml.train(world, method, out=tmp_path / "resumed", on_epoch=interrupt, settings=CHOICE)
-    again = _weights(paml.train(world, method, out=tmp_path / "resumed", resume=True, settings=CHOICE))
+    again = _weights(paml.train(world, method, out=tmp_path / "resumed", reuse=True, settings=CHOICE))
     assert all(torch.equal(right[name], again[name]) for name in right)

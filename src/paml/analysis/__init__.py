@@ -1,4 +1,4 @@
-"""Analysis: rows of a comparison to conclusions; no torch, no drawing.
+"""Analysis: rows of a comparison to conclusions; no torch, and no drawing but what a notebook shows.
 
 tests        samples -> p-values and confidence intervals
 comparisons  rows of methods and seeds -> means over seeds, the paper's t-tests, paired tests
@@ -17,4 +17,5 @@ verdict      all of it in a few sentences
 quoted       the paper's numbers
 paper        the paper's numbers beside ours
 format       numbers and lists in words
+show         results in a notebook
 """

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from paml.files import as_model, read_json, write_text
-from paml.settings import Settings
+from paml.settings import Settings, added
 
 FORMAT: Final = 4
 KINDS = ("baseline", "reference", "method", "variant")
@@ -47,6 +47,8 @@ class MetricFacts(Settings):
     better: Better
     digits: int
     about: About = "rows"
+    meaning: str = added("", "a sentence for the glossary, of a metric that this does not explain already")
+    package: str = added("", "whose metric it is, if not paml's own")
 
     @property
     def short(self) -> str:

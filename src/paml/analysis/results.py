@@ -264,6 +264,12 @@ class Results(Settings):
         """The cells that could not be fitted."""
         return [cell for cell in self.missing if cell.reason is not None]
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from paml.analysis.show import results_html
+
+        return results_html(self)
+
     def summary(self, entry: str, metric: str | None = None, group: str = "all") -> OverSeeds:
         """Mean and deviation of an entry, by the headline metric unless another is named."""
         return self.table[metric or self.plan.headline.name][entry][group]

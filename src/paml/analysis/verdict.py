@@ -26,6 +26,7 @@ def verdict(results: Results) -> list[str]:
         *_minor_users(results),
         *_shots(results),
         *about_lists(results),
+        *_further_metrics(results),
         *_reference(results),
         *undefined(results, "rows"),
         *undefined(results, "list", only_first=True),
@@ -145,6 +146,24 @@ def _minor_users(results: Results) -> list[str]:
 def _shots(results: Results) -> list[str]:
     """The number of known ratings from which the best method beats every baseline with as many."""
     return beats_from(results, results.plan.headline, results.best.method)
+
+
+def _further_metrics(results: Results) -> list[str]:
+    """The best method and the best baseline by each metric that somebody added."""
+    said = []
+    for metric in results.plan.metrics:
+        if not metric.package or not metric.judged:
+            continue
+        found = []
+        for kind in ("method", "baseline"):
+            means = {name: results.mean(name, metric.name) for name in results.plan.names(kind)}
+            known = {name: mean for name, mean in means.items() if mean is not None}
+            if known:
+                best = (min if metric.better == "lower" else max)(known, key=known.__getitem__)
+                found.append(f"{results.plan.labels[best]} is the best {kind}, {number(known[best], metric.digits)}")
+        if found:
+            said.append(f"By {metric.label}, {listing(found)}.")
+    return said
 
 
 def costs(results: Results) -> list[str]:

@@ -20,11 +20,12 @@ lenskit_ranking  LensKit's item neighbours, EASE, SLIM and implicit factorisatio
 """
 
 from paml.baselines.means import SHRINKAGES, BiasModel, tuned_bias
-from paml.baselines.registry import BASELINES, Baseline, baselines_for, find_baseline, rankers_for
+from paml.baselines.registry import BASELINE_REGISTRY, BASELINES, Baseline, baselines_for, find_baseline, rankers_for
 from paml.baselines.rows import Fitted, Predictor, Ranker, SplitRows
 
 __all__ = [
     "BASELINES",
+    "BASELINE_REGISTRY",
     "SHRINKAGES",
     "Baseline",
     "BiasModel",

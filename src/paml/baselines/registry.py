@@ -1,4 +1,4 @@
-"""All baselines, in the order used in tables."""
+"""All baselines, in the order used in tables, and those of others after them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from paml.baselines.means import fit_bias, fit_constant, fit_item_mean, fit_user
 from paml.baselines.popularity import fit_popular, fit_popular_profile
 from paml.baselines.rows import Fitted
 from paml.data.dataset import Dataset
-from paml.errors import SettingsError, nearest
+from paml.errors import SettingsError
+from paml.registry import Registry, of_type
 
 RATING, CLICK, CHOICE = frozenset({"rating"}), frozenset({"click"}), frozenset({"choice"})
 BOTH = RATING | CLICK
@@ -50,7 +51,8 @@ class Baseline:
             raise SettingsError(problem, remedy=f"choose from {', '.join(fitting)}")
         if not self.is_installed():
             missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
-            raise SettingsError(missing, remedy="pip install 'paml[baselines]'")
+            extra = "'paml[baselines]'" if BASELINE_REGISTRY.origin(self.name) is None else self.needs
+            raise SettingsError(missing, remedy=f"pip install {extra}")
 
     def fit(self, data: Dataset, seed: int = 0) -> Fitted:
         """Fit on training users and choose the settings on validation users."""
@@ -95,18 +97,29 @@ _ALL = (
 BASELINES: dict[str, Baseline] = {baseline.name: baseline for baseline in _ALL}
 
 
+def _problem(name: str, entry: object) -> str | None:
+    """What is wrong with somebody's baseline, or None."""
+    wrong = of_type(Baseline, name, entry, "fitting")
+    if wrong is not None or not isinstance(entry, Baseline):
+        return wrong
+    if not entry.kinds or not entry.kinds <= EVERY:
+        return f"predicts {', '.join(sorted(entry.kinds)) or 'nothing'}; known: {', '.join(sorted(EVERY))}"
+    return None
+
+
+BASELINE_REGISTRY: Registry[Baseline] = Registry("baseline", BASELINES, _problem)
+
+
 def baselines_for(kind: str) -> dict[str, Baseline]:
     """The baselines that predict ratings, or clicks."""
-    return {name: one for name, one in BASELINES.items() if kind in one.kinds and not one.ranks}
+    return {name: one for name, one in BASELINE_REGISTRY.all().items() if kind in one.kinds and not one.ranks}
 
 
 def rankers_for(kind: str) -> dict[str, Baseline]:
     """The baselines that rank the whole catalogue, given ratings, clicks or choices."""
-    return {name: one for name, one in BASELINES.items() if kind in one.kinds and one.ranks}
+    return {name: one for name, one in BASELINE_REGISTRY.all().items() if kind in one.kinds and one.ranks}
 
 
 def find_baseline(name: str) -> Baseline:
     """The baseline called `name`, or an error that lists the known ones."""
-    if name not in BASELINES:
-        raise SettingsError(f"unknown baseline '{name}'", remedy=nearest(name, BASELINES))
-    return BASELINES[name]
+    return BASELINE_REGISTRY.find(name)

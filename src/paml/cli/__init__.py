@@ -13,7 +13,8 @@ Modules import what they need when a command runs: `paml --help` does not wait f
 
 import signal
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -44,6 +45,7 @@ def main() -> None:
     """Entry point: errors that are the input's fault become one line and exit code 1."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that nothing half-written stays
+    warnings.showwarning = _show_warning
     try:
         app()
     except PamlError as error:
@@ -54,6 +56,21 @@ def main() -> None:
         _fail(f"a table cannot be read or written ({str(error).splitlines()[0]}); check the files and the disk")
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning in a line; where in the code it arose helps only those who wrote it."""
+    if category.__name__ == "PluginWarning":
+        _print_error(f"warning: {message}")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+
+
 def _polars_errors() -> tuple[type[BaseException], ...]:
     """What Polars raises, if the command has loaded it."""
     polars = sys.modules.get("polars")
@@ -61,11 +78,15 @@ def _polars_errors() -> tuple[type[BaseException], ...]:
 
 
 def _fail(message: str) -> None:
+    _print_error(f"error: {message}")
+    sys.exit(1)
+
+
+def _print_error(message: str) -> None:
     from paml.terminal import printable
 
-    text = printable(f"error: {message}")  # it may repeat what a file or somebody else has written
+    text = printable(message)  # it may repeat what a file or somebody else has written
     Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(text, markup=False)
-    sys.exit(1)
 
 
 def _show_version(wanted: bool) -> None:

@@ -27,7 +27,7 @@ def list_command(
 ) -> None:
     """List the sources that can be prepared, with their settings, and the settings of the protocol."""
     from paml.data.protocol import Protocol
-    from paml.data.sources import SOURCES
+    from paml.data.sources import SOURCE_REGISTRY
 
     if as_json:
         sources = {
@@ -36,12 +36,12 @@ def list_command(
                 "settings": settings_of(s.settings),
                 "protocol": dict(s.protocol(s.settings())),
             }
-            for s in SOURCES.values()
+            for s in SOURCE_REGISTRY.all().values()
         }
         print_json({"sources": sources, "protocol": settings_of(Protocol)})
         return
     console = standard_output()
-    for source in SOURCES.values():
+    for source in SOURCE_REGISTRY.all().values():
         path = "fetched, or --from PATH" if source.archive else "needs --from PATH" if source.takes else ""
         console.print(f"[bold]{source.name}[/bold]  {source.summary}  [dim]{path}[/dim]", soft_wrap=True)
         console.print(settings_table(source.settings))

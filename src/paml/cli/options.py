@@ -28,9 +28,9 @@ ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads to use; 0
 
 
 def _methods() -> Iterable[str]:
-    from paml.methods.registry import METHODS
+    from paml.methods.registry import METHOD_REGISTRY
 
-    return METHODS
+    return METHOD_REGISTRY.all()
 
 
 def _recipes() -> Iterable[str]:

@@ -61,13 +61,14 @@ def render_training(console: Console, run: Run) -> None:
 
 def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     """All, major and minor users side by side: errors on query rows, then the lists of all items."""
-    from paml.evaluation.metrics import METRICS, Metric
+    from paml.evaluation.metrics import METRIC_REGISTRY, Metric
 
     values = {
         name: value for name, value in result.items() if isinstance(value, dict) and name not in ("undefined", "by")
     }
-    lists = [name for name in values if name in METRICS and not isinstance(METRICS[name], Metric)]
-    rows = [name for name in values if name in METRICS and name not in lists]
+    known = METRIC_REGISTRY.all()
+    lists = [name for name in values if name in known and not isinstance(known[name], Metric)]
+    rows = [name for name in values if name in known and name not in lists]
     title = f"{result['method']}, recipe {result['recipe']}, seed {result['seed']}, {result['split']} users"
     console.print(_by_group(title, {name: value for name, value in values.items() if name not in lists}))
     p_value = result["p_value"]

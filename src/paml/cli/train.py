@@ -38,7 +38,9 @@ def train_command(
             "--out", help="Folder of the run; paml-runs/SOURCE-METHOD-RECIPE-SEED if not given.", metavar="RUN"
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was interrupted.")] = False,
+    reuse: Annotated[
+        bool, typer.Option("--resume", help="Continue what was interrupted; if it has finished, show it.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
     parallel: Annotated[
         str, typer.Option("--parallel", help="With torchrun: processes share users, or members.", metavar="WHAT")
@@ -62,7 +64,7 @@ def train_command(
             recipe,
             seed=seed,
             out=out,
-            resume=resume,
+            reuse=reuse,
             device=device,
             parallel=parallel,
             tensorboard=tensorboard,

@@ -10,9 +10,13 @@ dataset          a prepared data set on disk: Parquet, flat arrays, a manifest w
 integrity        whether a prepared data set is what was written
 frames           tables in memory as input
 prepare          source -> rules on users -> build
+keywords         settings as keyword arguments, for type checkers
+notes            what people should know about the result
+reuse            a data set that is there already, for a call that would make the same one
 resplit          the same users, split with another seed
 build            splits users, orders rows, encodes fields, records everything
 describe         what a prepared data set contains
+show             the same in a notebook
 sources          where raw tables come from
 readers          reading files, with errors that name the line
 infer            a first schema for your own tables

@@ -175,6 +175,12 @@ class Dataset:
         sizes = f"{m.users:,} users, {m.items:,} items, {m.interactions:,} {m.data_schema.target.kind}s"
         return f"Dataset({str(self.path)!r}: {m.source.name}, {sizes})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from paml.data.show import dataset_html
+
+        return dataset_html(self)
+
     @property
     def fingerprint(self) -> str:
         """Identifies the data set; a run records the fingerprint of the data it was trained on."""

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from paml.data.dataset import Dataset
-from paml.data.sources import SOURCES
+from paml.data.sources import SOURCE_REGISTRY
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -28,7 +28,7 @@ def describe(data: Dataset | str | Path) -> dict[str, Any]:
     manifest = data.manifest
     sizes = {name: end - first for name, (first, end) in manifest.splits.items()}
     rows_U = np.diff(data.array("offsets"))
-    source = SOURCES.get(manifest.source.name)
+    source = SOURCE_REGISTRY.get(manifest.source.name)
     major = sum(manifest.major.values())
     return {
         "path": str(data.path),

@@ -5,6 +5,7 @@ with the same checks. Lazy frames are streamed, so that a folder of partitioned 
 The schema is the one that is given, or a guess, as `paml data inspect` makes it.
 """
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -42,9 +43,11 @@ def load_frames(
     values = _with_files(values, frames, where)
     _change(values, fields)
     reader = TableReader(request)
-    return read_tables(
-        reader, InputFolder(folder, request.workdir, search=False), as_schema(values, where), where
-    ), text
+    described = folder / "schema.json"
+    described.write_text(json.dumps(values, sort_keys=True, default=str), encoding="utf-8")
+    reader.count_in(described)
+    files = InputFolder(folder, request.workdir, search=False)
+    return read_tables(reader, files, as_schema(values, where), where), text
 
 
 def _schema(

@@ -1,10 +1,11 @@
 """From a source's raw tables to a prepared data set, by the paper's protocol."""
 
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import polars as pl
 
@@ -15,6 +16,8 @@ from paml.data.dataset import (
     SourceRecord,
 )
 from paml.data.frames import FieldChange, load_frames
+from paml.data.keywords import PrepareSettings
+from paml.data.notes import LOG_RULE, PROFILE_RULE, WARNING, notes_on
 from paml.data.protocol import (
     Kept,
     Protocol,
@@ -25,6 +28,7 @@ from paml.data.protocol import (
     valid_profiles,
     with_interactions,
 )
+from paml.data.reuse import reused
 from paml.data.schema import DTYPES, Field, Schema, without_invalid_values
 from paml.data.sources import LoadRequest, RawData, Source, find_source
 from paml.data.sources.download import fetch
@@ -34,8 +38,6 @@ from paml.files import new_folder
 from paml.progress import SILENT, Progress, chosen as chosen_progress
 from paml.settings import Settings, build, build_all
 
-WARNING = "warning: "
-LOG_RULE, PROFILE_RULE = "users with log data", "no blank or invalid profile value"
 DEFAULT_FOLDER = Path("paml-data")
 
 
@@ -51,9 +53,10 @@ def prepare(
     fields: Mapping[str, FieldChange] | None = None,
     extra: str | Path | None = None,
     skip_bad_lines: bool = False,
+    reuse: bool = False,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[PrepareSettings],
 ) -> Dataset:
     """Read a source (see `paml data list`) and write a prepared data set to the folder `out`.
 
@@ -61,7 +64,8 @@ def prepare(
     `extra` (`ml-1m`) and `schema` (`tables`) are further files that some sources take. `skip_bad_lines` counts lines
     that cannot be read, instead of raising DataError. Settings of the source and of the protocol are keyword arguments,
     or a mapping `settings`. The folder must not exist (default: `paml-data/SOURCE`); a failure leaves nothing behind.
-    `progress` is as in `paml.train`.
+    With `reuse`, a data set there is returned if this call would make it: the input is read again and compared, and
+    other settings or other data are refused. `progress` is as in `paml.train`.
 
     Tables in memory need no source: `interactions` and, if there are any, `users` and `items` are Polars or pandas data
     frames, lazy or not, Arrow tables, or anything that speaks Arrow's PyCapsule interface. Without a `schema` (a file,
@@ -77,54 +81,75 @@ def prepare(
     >>> own = paml.prepare(interactions=ratings, out="own")
     """
     given = {"interactions": interactions, "users": users, "items": items}
-    if interactions is None:
-        more = {**{name: value for name, value in given.items() if value is not None}, **more}  # settings of a source
+    replaced: dict[str, Any] = {**(settings or {}), **more}
+    if interactions is None:  # users and items are settings of a source
+        replaced |= {name: value for name, value in given.items() if value is not None}
         given = {}
     source = _source_of(source, given, path=path, fields=fields, schema=schema)
     kind, shown = find_source(source), chosen_progress(progress)
-    source_settings, protocol = _settings(kind, {**(settings or {}), **more})
+    source_settings, protocol = _settings(kind, replaced)
     inputs = {"path": path, "extra": extra, "schema": None if isinstance(schema, Mapping) else schema}
     paths = {argument: _input(kind, argument, given) for argument, given in inputs.items()}
     if not given and not paths["path"] and not paths["schema"] and kind.takes and kind.archive is None:
         what = f"the source '{source}' needs a folder or archive"
         raise SettingsError(what, remedy="give the path of one", argument="path")
+    preparation = Preparation(
+        kind, source_settings, protocol, paths, given, schema, fields or {}, skip_bad_lines, shown
+    )
     target = Path(out) if out is not None else DEFAULT_FOLDER / source
+    if reuse and os.path.lexists(target):
+        return reused(target, preparation)
     with new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix="work") as work:
-        if paths["path"] is None and kind.archive is not None:
-            paths["path"] = fetch(kind.archive, shown)
-        request = LoadRequest(
-            paths["path"],
-            source_settings,
-            Path(work),
-            extra=paths["extra"],
-            schema=paths["schema"],
-            skip_bad_lines=skip_bad_lines,
-            progress=shown,
-        )
-        raw = _from_frames(request, given, schema, fields or {}) if given else kind.load(request)
-        record = SourceRecord(
-            name=source,
-            settings=source_settings.model_dump(mode="json"),
-            checksum=raw.checksum,
-            bad_lines=raw.bad_lines,
-        )
-        new_users = None
-        if protocol.split == "time":
-            with shown.step("cutting the log at dates"):
-                raw, new_users, protocol = split_by_time(raw, protocol)
-        chosen = choose(raw, protocol, shown, new_users)
-        notes = (
-            *_many_dropped(chosen.rules),
-            *raw.notes,
-            *_many_without_profile(raw, chosen.users),
-            *_chosen_by_clicks(protocol),
-        )
-        raw = replace(raw, notes=notes)
-        write_split(raw, chosen, record, protocol, folder, shown)
+        notes = preparation.write(preparation.load(Path(work)), folder)
     for note in notes:
         if note.startswith(WARNING):
             shown.say(note)
     return Dataset.open(target)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a call asks for, checked; nothing is read yet."""
+
+    kind: Source
+    settings: Settings
+    protocol: Protocol
+    paths: Mapping[str, Path | None]
+    frames: Mapping[str, Any]
+    schema: str | Path | Mapping[str, Any] | None
+    fields: Mapping[str, FieldChange]
+    skip_bad_lines: bool
+    progress: Progress
+
+    def load(self, workdir: Path) -> RawData:
+        """The raw tables, downloaded first if there is no other input; temporary files go to `workdir`."""
+        path = self.paths["path"]
+        request = LoadRequest(
+            fetch(self.kind.archive, self.progress) if path is None and self.kind.archive is not None else path,
+            self.settings,
+            workdir,
+            extra=self.paths["extra"],
+            schema=self.paths["schema"],
+            skip_bad_lines=self.skip_bad_lines,
+            progress=self.progress,
+        )
+        return _from_frames(request, self.frames, self.schema, self.fields) if self.frames else self.kind.load(request)
+
+    def record(self, raw: RawData) -> SourceRecord:
+        """Where the tables came from."""
+        settings = self.settings.model_dump(mode="json")
+        return SourceRecord(name=self.kind.name, settings=settings, checksum=raw.checksum, bad_lines=raw.bad_lines)
+
+    def write(self, raw: RawData, folder: Path) -> tuple[str, ...]:
+        """Write the data set of these tables; what people should know about it."""
+        record, protocol, new_users = self.record(raw), self.protocol, None
+        if protocol.split == "time":
+            with self.progress.step("cutting the log at dates"):
+                raw, new_users, protocol = split_by_time(raw, protocol)
+        chosen = choose(raw, protocol, self.progress, new_users)
+        notes = notes_on(raw, chosen, protocol)
+        write_split(replace(raw, notes=notes), chosen, record, protocol, folder, self.progress)
+        return notes
 
 
 def _source_of(
@@ -301,42 +326,6 @@ def _with_counts(users: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(pl.col("_rows", "_positives").fill_null(0), _training_only=pl.lit(value=False))
     log = [pl.col("_log")] if "_log" in users.columns else []
     return users.with_columns(_log=pl.coalesce(*log, "_rows"))  # for users without a profile, only the rows are known
-
-
-def _many_without_profile(raw: RawData, users: pl.DataFrame) -> list[str]:
-    """A note if the users' file has few of the kept users: keys are then often written differently."""
-    count = int(users["_without_profile"].sum())
-    if "user" not in raw.files or 2 * count <= len(users):
-        return []
-    file = raw.files["user"]
-    return [f"{count:,} of {len(users):,} users have no row in {file}: are keys written as in the interactions?"]
-
-
-def _many_dropped(rules: Sequence[RuleRecord]) -> list[str]:
-    """A warning for each rule that drops more than half of the users it is given, with how to keep them."""
-    remedies = {
-        PROFILE_RULE: "drop_invalid_profiles=false keeps them, with the blank as 'unknown'",
-        LOG_RULE: "are users' keys written as in the interactions?",
-    }
-    return [
-        f"{WARNING}the rule '{one.rule}' dropped {one.dropped:,} of {one.kept + one.dropped:,} users, and kept "
-        f"{one.kept:,}; {remedies.get(one.rule, 'the settings of the protocol loosen it')}"
-        for one in rules
-        if one.dropped > one.kept
-    ]
-
-
-def _chosen_by_clicks(protocol: Protocol) -> list[str]:
-    """A note on what the paper's rule for clicks does to query rows."""
-    if protocol.min_counts != "clicks":
-        return []
-    least = protocol.min_interactions
-    known = "one click" if least == 2 else f"fewer than {least} clicks"
-    return [
-        f"{WARNING}min_counts=clicks, the paper's rule, chooses users by their query rows, too: whoever has {known} "
-        "among the support rows is certain to have one among the query rows, which is not so for new users; "
-        "min_counts=rows does not look at clicks"
-    ]
 
 
 def _apply_rules(users: pl.DataFrame, protocol: Protocol, schema: Schema) -> tuple[pl.DataFrame, list[RuleRecord]]:

@@ -12,7 +12,7 @@ M members of an ensemble.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from paml.engine.joint_solvers import JointClosedForm, JointSteps
 from paml.engine.layers import PersonalLayer, SharedLayer
 from paml.engine.newton import newton, solve
 from paml.errors import SettingsError
+from paml.registry import Registry, callable_entry
 from paml.settings import Settings
 
 
@@ -274,3 +275,9 @@ def _moved(layer: SharedLayer, x: AnyInput, d_BF: Tensor, level: Tensor) -> Pers
     bias_B1K = (level * d_BF[:, -1:]).unsqueeze(-1)
     shared_BCK = nn.functional.pad(bias_B1K, (unmoved, 0, x.shared_BC.shape[1] - 1, 0))  # the bias comes last
     return PersonalLayer(rows_DK + rows_BDK, shared_CK + shared_BCK)
+
+
+SolverMaker = Callable[[Head, SolverSettings], Solver]
+SOLVERS: dict[str, SolverMaker] = {"gradient": GradientSteps, "closed_form": ClosedForm}
+"""Solvers, by the names that methods use."""
+SOLVER_REGISTRY: Registry[SolverMaker] = Registry("solver", SOLVERS, callable_entry)

@@ -5,11 +5,12 @@ be shown (`ranking.py`), `ExposureMetric` the lists of all users together. Rows 
 says how many each user has. A user for whom a metric is undefined gets NaN, which is counted and not hidden.
 Legend: N rows, U users.
 
-`METRICS` is the one place that names them: scoring, summaries, comparisons, tables and figures follow from it.
+`METRICS` is the one place that names them: scoring, summaries, comparisons, tables and figures follow from it, and
+others' metrics (`METRIC_REGISTRY`) come after them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -19,6 +20,7 @@ from paml.data.schema import CLICK_WEIGHTS
 from paml.evaluation import ranking
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.ranking import Lists
+from paml.registry import Registry, of_type
 
 About = Literal["rows", "list", "contents"]
 """What a metric is about: predictions for query rows, how good a list is, or what lists hold (shown, not judged)."""
@@ -37,6 +39,8 @@ class Measure:
     """Decimal places in tables."""
     targets: frozenset[str]
     """Kinds of target (rating, click, choice) that it measures."""
+    meaning: str = field(default="", kw_only=True)
+    """A sentence for the glossary of reports, where these do not explain it already."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,38 @@ def _gini(lists: Lists, items: ItemFacts) -> float:
 
 
 AnyMetric = Metric | ListMetric | ExposureMetric
+TAKEN = frozenset({"user", "users", "group", "rate", "support_rows", "query_rows", "method", "seed", "by", "undefined"})
+"""Columns of rows and keys of summaries that are no metrics."""
+
+
+def probe(name: str, entry: object) -> str | None:
+    """What is wrong with somebody's metric, or None: it is described, and computes a value for each of three users."""
+    wrong = of_type(Measure, name, entry, "compute")
+    if wrong is not None or not isinstance(entry, Metric | ListMetric | ExposureMetric):
+        return wrong
+    if name in TAKEN or name.endswith("_chance"):
+        return "has the name of another column of the rows"
+    if not entry.targets or not entry.targets <= EVERY:
+        return f"measures {', '.join(sorted(entry.targets)) or 'nothing'}; known: {', '.join(sorted(EVERY))}"
+    if entry.better not in ("lower", "higher") or not isinstance(entry.digits, int) or entry.digits < 0:
+        return "needs 'lower' or 'higher' as `better`, and a whole number of `digits`"
+    if isinstance(entry, Metric):
+        target_N = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+        computed = entry.compute(target_N, np.array([0.9, 0.2, 0.4, 0.5, 0.5, 0.1]), np.array([3, 1, 2]))
+    else:
+        item_UL = np.full((3, ranking.LENGTH), -1)
+        item_UL[:, :3] = [[0, 1, 2], [2, 0, -1], [1, 2, 0]]
+        liked_UL = item_UL == 1
+        lists = Lists(item_UL, liked_UL, liked_UL, liked_UL.sum(axis=1), np.array([2, 0, 1]))
+        facts = ItemFacts(np.array([3, 1, 2]), 4, np.array([1, 2, 1]), np.array([1, 1, 1]))
+        computed = np.asarray(entry.compute(lists, facts))
+    expected = () if isinstance(entry, ExposureMetric) else (3,)
+    if not isinstance(computed, np.ndarray) or computed.shape != expected or computed.dtype.kind not in "fiub":
+        shape = getattr(computed, "shape", type(computed).__name__)
+        return f"computes {shape} for three users, not {'one number' if expected == () else 'one number for each'}"
+    return None
+
+
 _ALL: tuple[AnyMetric, ...] = (
     Metric("mse", "MSE", "lower", 3, RATING, squared_error),
     Metric("ndcg3", "nDCG@3", "higher", 3, RATING, partial(ndcg, k=3), partial(ndcg_by_chance, k=3)),
@@ -226,6 +262,9 @@ _ALL: tuple[AnyMetric, ...] = (
 METRICS: dict[str, AnyMetric] = {metric.name: metric for metric in _ALL}
 """All metrics, in the order of tables; the first for a kind of target is its headline, which training watches if it is
 one of rows."""
+
+
+METRIC_REGISTRY: Registry[AnyMetric] = Registry("metric", METRICS, probe)
 
 
 def metrics_for(kind: str) -> list[Metric | ListMetric]:
@@ -254,4 +293,4 @@ def headline(kind: str) -> Metric | ListMetric:
 
 
 def _all_for(kind: str) -> list[AnyMetric]:
-    return [metric for metric in METRICS.values() if kind in metric.targets]
+    return [metric for metric in METRIC_REGISTRY.all().values() if kind in metric.targets]

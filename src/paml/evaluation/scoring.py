@@ -186,7 +186,7 @@ def summarise(rows: pl.DataFrame) -> dict[str, Any]:
 
     >>> paml.summarise(run.evaluate())["mse"]["minor"]
     """
-    known = [column for name in metrics.METRICS for column in (name, _chance(name))]
+    known = [column for name in metrics.METRIC_REGISTRY.all() for column in (name, _chance(name))]
     names = [name for name in known if name in rows.columns and rows[name].null_count() < max(len(rows), 1)]
     groups = {"all": rows, **{group: rows.filter(pl.col("group") == group) for group in ("major", "minor")}}
     return {

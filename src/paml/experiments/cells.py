@@ -17,17 +17,20 @@ import polars as pl
 import torch
 
 from paml.analysis.plan import Entry, Plan, cell_folder, cell_name
-from paml.baselines import SplitRows, find_baseline
+from paml.baselines import BASELINE_REGISTRY, SplitRows, find_baseline
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
+from paml.errors import LeakageError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.ranking import Orders
 from paml.evaluation.scenarios import Scores, score
 from paml.evaluation.scoring import predict_rows
 from paml.experiments.orders import can_be_ranked, orders_of
 from paml.files import new_folder
+from paml.methods.registry import METHOD_REGISTRY
 from paml.progress import Progress
+from paml.registry import in_a_line
 from paml.training.allocator import return_freed_memory
 from paml.training.run import Run
 from paml.training.train import train
@@ -37,7 +40,7 @@ EMBEDDED_USERS = 2000  # whose embeddings are kept, for figures
 
 def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, progress: Progress) -> None:
     """Fit an entry, score it on the test users, and store everything."""
-    with _peak_memory() as peak:
+    with _peak_memory() as peak, _named_failure(entry):
         if entry.method is None:
             scores, frames = _run_baseline(data, plan, entry.name, seed)
         else:
@@ -58,6 +61,21 @@ def run_cell(data: Dataset, folder: Path, plan: Plan, entry: Entry, seed: int, p
                 pl.lit(entry.name).alias("method"), pl.lit(seed, dtype=pl.Int64).alias("seed"), pl.all()
             )
             marked.write_parquet(cell / f"{name}.parquet")
+
+
+@contextmanager
+def _named_failure(entry: Entry) -> Iterator[None]:
+    """What goes wrong in somebody else's code is that entry's failure, named with its package; the others go on."""
+    registry = BASELINE_REGISTRY if entry.method is None else METHOD_REGISTRY
+    origin = registry.origin(entry.method or entry.name)
+    try:
+        yield
+    except (TrainingError, LeakageError, OSError):
+        raise
+    except Exception as error:
+        if origin is None:
+            raise
+        raise TrainingError(f"{origin} failed ({in_a_line(error)})") from error
 
 
 def _run_baseline(data: Dataset, plan: Plan, name: str, seed: int) -> tuple[Scores, dict[str, pl.DataFrame]]:
@@ -99,7 +117,7 @@ def _run_method(
         plan.recipe,
         seed=seed,
         out=path,
-        resume=True,
+        reuse=True,
         progress=progress,
         settings={**plan.settings, **entry.settings},
     )

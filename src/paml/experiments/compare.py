@@ -8,7 +8,7 @@ users, unless the same split is requested; within a seed all entries see the sam
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from paml.files import make_folder
 from paml.locks import NAME as LOCK, hold
 from paml.progress import Inside, Progress, chosen
 from paml.report.refresh import refresh
+from paml.training.keywords import CompareSettings
 
 ABLATION = (
     *(f"reg_paml gamma={gamma}" for gamma in ("1e-5", "1e-4", "1e-2")),
@@ -42,6 +43,7 @@ def compare(
     recipe: str | Path = "tuned",
     *,
     out: str | Path,
+    reuse: bool = True,
     baselines: Sequence[str] | None = None,
     variants: Sequence[str] = (),
     same_split: bool = False,
@@ -49,7 +51,7 @@ def compare(
     liked: float | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[CompareSettings],
 ) -> Results:
     """Fit every method, variant and baseline with every seed; write results, tables and a report to `out`.
 
@@ -57,8 +59,9 @@ def compare(
     packages are installed. `variants` are methods with other settings (`"reg_paml gamma=0.01"`); `settings` and further
     keywords replace the recipe's in all methods. Each seed has its own split of the users, unless `same_split`;
     `group_by` is a user field whose values are also compared. `liked` is the lowest target of an item that belongs on a
-    user's list (by default three quarters of the scale: 4 of 5). An unfinished comparison in `out` is continued. A
-    training that diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
+    user's list (by default three quarters of the scale: 4 of 5). A comparison of the same data and settings in `out` is
+    continued, extended by new entries and seeds, or returned if it is finished, unless `reuse=False`. A training that
+    diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
 
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
@@ -79,7 +82,7 @@ def compare(
     folder = Path(out)
     make_folder(folder)
     with hold(folder / LOCK, folder, "comparing in it"):
-        run_grid(data, folder, open_comparison(folder, wanted), shown)
+        run_grid(data, folder, open_comparison(folder, wanted, reuse=reuse), shown)
         return refresh(folder)
 
 

@@ -8,9 +8,6 @@ from paml.analysis.results import Results
 from paml.baselines.registry import baselines_for, rankers_for
 from paml.data.dataset import Dataset
 from paml.data.prepare import prepare
-from paml.data.protocol import Protocol
-from paml.data.sources.synthetic import SyntheticSettings
-from paml.errors import FormatError
 from paml.experiments.compare import compare
 from paml.progress import SILENT, Progress
 
@@ -34,15 +31,7 @@ class DemoResult:
 
 def run_demo(out: Path, target: Target = "rating", progress: Progress = SILENT) -> DemoResult:
     """Compare all methods and baselines on the embedded ratings or clicks in `out`, or continue an earlier call."""
-    folder, world = out / "data", WORLDS[target]
-    if folder.exists():
-        data = Dataset.open(folder)
-    else:
-        data = prepare("synthetic", out=folder, progress=progress, settings=world)
-    expected = SyntheticSettings(**world).model_dump(mode="json")
-    if data.manifest.source.settings != expected or data.manifest.protocol != Protocol():
-        what, remedy = "holds a data set other than the demonstration's", "choose another folder, or remove it"
-        raise FormatError(what, where=folder, remedy=remedy, argument="out")
+    data = prepare("synthetic", out=out / "data", reuse=True, progress=progress, settings=WORLDS[target])
     folder = out / "comparison"
     results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
     known = baselines_for(target) | rankers_for(target)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, RateFacts, in_order, read_plan, write_plan
-from paml.baselines.registry import BASELINES, baselines_for, find_baseline, rankers_for
+from paml.baselines.registry import baselines_for, find_baseline, rankers_for
 from paml.data.dataset import Dataset
 from paml.data.schema import liked_level
 from paml.errors import SettingsError, nearest
-from paml.evaluation.metrics import AnyMetric, exposure_metrics, metrics_for, row_metrics
+from paml.evaluation.metrics import METRIC_REGISTRY, AnyMetric, exposure_metrics, metrics_for, row_metrics
 from paml.evaluation.ranking import check_liked
 from paml.locks import NAME as LOCK
 from paml.methods.registry import check_choice, find_method, methods_of
-from paml.settings import parse_assignments
+from paml.settings import parse_assignments, require_same
 from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for, trained_method
 
 
@@ -119,7 +119,16 @@ def pooled_facts(kind: str) -> tuple[MetricFacts, ...]:
 
 
 def _metric_facts(metric: AnyMetric, label: str) -> MetricFacts:
-    return MetricFacts(name=metric.name, label=label, better=metric.better, digits=metric.digits, about=metric.about)
+    origin = METRIC_REGISTRY.origin(metric.name)
+    return MetricFacts(
+        name=metric.name,
+        label=label,
+        better=metric.better,
+        digits=metric.digits,
+        about=metric.about,
+        meaning=metric.meaning,
+        package="" if origin is None else str(origin),
+    )
 
 
 def _facts(data: Dataset) -> DataFacts:
@@ -152,7 +161,7 @@ def _check(
     kind = data.schema.target.kind
     for entry in entries:
         if entry.method is None:
-            BASELINES[entry.name].require(kind)
+            find_baseline(entry.name).require(kind)
         else:
             chosen = recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
             if chosen.head == CHOICE:
@@ -174,9 +183,12 @@ def _as_typed(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def open_comparison(folder: Path, plan: Plan) -> Plan:
+def open_comparison(folder: Path, plan: Plan, *, reuse: bool = True) -> Plan:
     """Begin a comparison in a folder, or continue and extend one of the same data and settings; the whole plan."""
     if (folder / "plan.json").exists():
+        if not reuse:
+            remedy = "choose another folder, or reuse what is in it"
+            raise SettingsError("already has a comparison", where=folder, remedy=remedy, argument="reuse")
         plan = _continued(read_plan(folder), plan, folder)
     elif folder.exists() and any(file.name != LOCK for file in folder.iterdir()):
         raise SettingsError(
@@ -201,13 +213,13 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
         (found.data.fingerprint == plan.data.fingerprint, "another data set"),
         (found.recipe == plan.recipe, "another recipe"),
         (found.recipe_digest == plan.recipe_digest, "a recipe of the same name but other content"),
-        (found.settings == plan.settings, "other settings"),
         (found.same_split == plan.same_split, "other splits"),
         (found.metrics == plan.metrics, "other metrics"),
         (found.liked == plan.liked, "another level of liked items"),
     ):
         if not same:
             raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another folder", argument="out")
+    require_same(found.settings, plan.settings, folder)
     entries = {entry.name: entry for entry in (*found.entries, *plan.entries)}
     return plan.model_copy(
         update={

@@ -5,5 +5,6 @@ memory      AT-PAML's bounded memory of users
 neighbours  how that memory is searched: exact, kd-tree, HNSW
 learner     network, rate, solver and head together: what a method trains; ensembles of them
 objectives  the meta-losses: query loss, regularised, pooled
-registry    the methods, one line each
+spaces      what a search may change, as ranges of settings
+registry    the methods and rate functions, one line each, and those of others
 """

@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -22,14 +22,16 @@ from pydantic import Field
 from paml.data.dataset import Dataset
 from paml.engine.choice import LevelWeights
 from paml.engine.heads import Head, HeadSettings, head_for
-from paml.engine.solvers import ClosedForm, GradientSteps, Solver, SolverSettings
-from paml.errors import SettingsError, nearest
+from paml.engine.solvers import SOLVER_REGISTRY, SolverSettings
+from paml.errors import SettingsError
 from paml.methods.learner import Ensemble, Learner
 from paml.methods.memory import MemoryRate, MemorySettings
 from paml.methods.objectives import Objective, ObjectiveSettings, pooled_loss, query_loss, regularised_query_loss
 from paml.methods.rates import FixedRate, ParameterRate, PersonalRate, RateSettings, RateSource
+from paml.methods.spaces import COMMON, FIXED_RATE, MEMORY, PERSONAL_RATE, Among, Range, Space
 from paml.network.build import DataShape, NetworkSettings, build_network
 from paml.network.network import Network
+from paml.registry import Origin, Registry, callable_entry, of_type
 
 
 class LearnerSettings(ObjectiveSettings, MemorySettings, RateSettings, SolverSettings, HeadSettings, NetworkSettings):
@@ -45,7 +47,6 @@ class LearnerSettings(ObjectiveSettings, MemorySettings, RateSettings, SolverSet
 
 RateMaker = Callable[[Network, LearnerSettings, torch.Generator], RateSource]
 ObjectiveMaker = Callable[[ObjectiveSettings], Objective]
-SolverMaker = Callable[[Head, SolverSettings], Solver]
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,19 @@ class Method:
     label: str
     """For tables."""
     summary: str
-    rate: RateMaker
+    rate: str
+    """Where the inner rate comes from: a name in `RATES`, or one that somebody registered."""
     objective: ObjectiveMaker
-    solver: SolverMaker = GradientSteps
+    solver: str = "gradient"
+    """How users are adapted: a name in `SOLVERS` (engine/solvers.py), or one that somebody registered."""
     largest_rate: Callable[[LearnerSettings], float | None] | None = None
     """The largest rate that a user can have, where it is known; None where all users have the same rates."""
     rate_label: str = "learning rate"
     """What a user's rate is, in words."""
-    of_the_paper: bool = True
+    of_the_paper: bool = False
     """Whether it is in the paper: a comparison with the recipe `paper` takes only these."""
+    space: Space = field(default_factory=lambda: dict(COMMON))
+    """What `paml tune` searches, and in which ranges."""
 
 
 def _fixed(network: Network, settings: LearnerSettings, rng: torch.Generator) -> RateSource:
@@ -104,48 +109,114 @@ def _pooled(settings: ObjectiveSettings) -> Objective:
     return pooled_loss
 
 
+RATES: dict[str, RateMaker] = {
+    "fixed": _fixed,
+    "per_parameter": _per_parameter,
+    "personal": _personal,
+    "memory": _with_memory,
+}
+"""Rate functions, by the names that methods use."""
+RATE_REGISTRY: Registry[RateMaker] = Registry("rate", RATES, callable_entry)
+
 METHODS: dict[str, Method] = {
-    "melu": Method("MeLU", "MAML with one fixed rate", _fixed, _query_loss),
-    "meta_sgd": Method("Meta-SGD", "one learned rate per parameter", _per_parameter, _query_loss),
-    "transfer": Method("transfer learning", "pooled training, fine-tuning per user", _fixed, _pooled),
-    "paml": Method("PAML", "a rate per user", _personal, _query_loss, largest_rate=_scale),
+    "melu": Method(
+        "MeLU", "MAML with one fixed rate", "fixed", _query_loss, of_the_paper=True, space=COMMON | FIXED_RATE
+    ),
+    "meta_sgd": Method(
+        "Meta-SGD",
+        "one learned rate per parameter",
+        "per_parameter",
+        _query_loss,
+        of_the_paper=True,
+        space=COMMON | FIXED_RATE,
+    ),
+    "transfer": Method(
+        "transfer learning",
+        "pooled training, fine-tuning per user",
+        "fixed",
+        _pooled,
+        of_the_paper=True,
+        space=COMMON | FIXED_RATE,
+    ),
+    "paml": Method(
+        "PAML",
+        "a rate per user",
+        "personal",
+        _query_loss,
+        largest_rate=_scale,
+        of_the_paper=True,
+        space=COMMON | PERSONAL_RATE,
+    ),
     "at_paml": Method(
         "AT-PAML",
         "a rate per user, with similar users' rates",
-        _with_memory,
+        "memory",
         _query_loss,
         largest_rate=_scale_with_memory,
+        of_the_paper=True,
+        space=COMMON | PERSONAL_RATE | MEMORY,
     ),
-    "reg_paml": Method("REG-PAML", "a rate per user, regularised", _personal, _regularised, largest_rate=_scale),
+    "reg_paml": Method(
+        "REG-PAML",
+        "a rate per user, regularised",
+        "personal",
+        _regularised,
+        largest_rate=_scale,
+        of_the_paper=True,
+        space=COMMON | PERSONAL_RATE | {"gamma": Range(1e-6, 1e-1, log=True)},
+    ),
     "ridge": Method(
         "closed-form ridge",
         "the last layer in closed form, a prior per user",
-        _personal,
+        "personal",
         _query_loss,
-        ClosedForm,
+        "closed_form",
         largest_rate=_scale,
         rate_label="prior variance",
-        of_the_paper=False,
+        space=COMMON | {"rate_scale": Range(1e-2, 10.0, log=True)},
     ),
 }
 
 
+def _problem(name: str, entry: object) -> str | None:
+    """What is wrong with somebody's method, or None."""
+    unusable = of_type(Method, name, entry, "objective")
+    if unusable is not None or not isinstance(entry, Method):
+        return unusable
+    for registry, part in ((RATE_REGISTRY, entry.rate), (SOLVER_REGISTRY, entry.solver)):
+        try:
+            registry.find(part)
+        except SettingsError as error:
+            return f"cannot be built ({error})"
+    wrong = [setting for setting, range_ in entry.space.items() if not isinstance(range_, Range | Among)]
+    return f"has neither a Range nor an Among for '{wrong[0]}' in its space" if wrong else None
+
+
+METHOD_REGISTRY: Registry[Method] = Registry("method", METHODS, _problem)
+
+
 def methods_of(recipe: str) -> tuple[str, ...]:
     """The methods of a comparison by default: all, or with the recipe `paper` those of the paper."""
-    return tuple(name for name, method in METHODS.items() if recipe != "paper" or method.of_the_paper)
+    known = METHODS if recipe == "paper" else METHOD_REGISTRY.all()
+    return tuple(name for name, method in known.items() if recipe != "paper" or method.of_the_paper)
 
 
 def find_method(name: str) -> Method:
     """The method called `name`, or an error that lists the known ones."""
-    if name not in METHODS:
-        raise SettingsError(f"unknown method '{name}'", remedy=nearest(name, METHODS))
-    return METHODS[name]
+    return METHOD_REGISTRY.find(name)
+
+
+def origins_of(name: str) -> list[Origin]:
+    """The packages beside paml that a method comes from: its own, and those of its rate function and solver."""
+    method = find_method(name)
+    parts = (METHOD_REGISTRY.origin(name), RATE_REGISTRY.origin(method.rate), SOLVER_REGISTRY.origin(method.solver))
+    return list(dict.fromkeys(origin for origin in parts if origin is not None))
 
 
 def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng: torch.Generator) -> Learner:
     """An untrained learner, generated from the schema and the vocabulary sizes."""
     found, head = find_method(method), head_for(settings.part(HeadSettings), shape.schema.target)
-    solver = found.solver(head, settings.part(SolverSettings))
+    solver = SOLVER_REGISTRY.find(found.solver)(head, settings.part(SolverSettings))
     if settings.user_bias_discount and not head.quadratic:
         remedy = "use head=value, or set user_bias_discount=0"
         raise SettingsError("user_bias_discount needs a squared error", remedy=remedy)
@@ -159,7 +230,8 @@ def build_learner(method: str, shape: DataShape, settings: LearnerSettings, rng:
         with torch.no_grad():
             network.decision.shared[-1][-1].copy_(head.initial_bias(shape.training_mean))
     weights = LevelWeights(shape.schema.target.levels) if head.over_items else None
-    return Learner(network, found.rate(network, settings, rng), solver, head, weights, settings.taste_dropout)
+    rates = RATE_REGISTRY.find(found.rate)(network, settings, rng)
+    return Learner(network, rates, solver, head, weights, settings.taste_dropout)
 
 
 def check_choice(settings: LearnerSettings) -> None:

@@ -13,4 +13,5 @@ familiarity   how likely a user is to know an item, given others
 explain       what each rating added to a score
 elicitation   the item whose rating would help most
 rate_profile  a user's rate compared with a sample of training users
+show          users and recommendations in a notebook
 """

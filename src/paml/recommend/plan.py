@@ -22,6 +22,7 @@ from paml.engine.choice import LevelWeights
 from paml.engine.inputs import Weights
 from paml.engine.joint import Columns, JointKnown, JointTable, on_large_pages
 from paml.methods.learner import Learner
+from paml.methods.rates import RateSource
 from paml.network.items import ItemVectors
 from paml.network.network import Network
 from paml.network.user_prior import FULL_WEIGHT, UserPrior
@@ -58,8 +59,11 @@ class Plan:
 
     @staticmethod
     def suits(learner: Learner) -> bool:
-        """Whether an ensemble of such learners can be compiled."""
-        return len(learner.network.decision.theta()) == 1
+        """Whether an ensemble of such learners can be compiled.
+
+        A solver needs a joint form of its own: one that it inherits need not do what it does.
+        """
+        return len(learner.network.decision.theta()) == 1 and "joint" in vars(type(learner.solver))
 
     @torch.no_grad()
     def __init__(self, members: Sequence[Member]) -> None:
@@ -86,7 +90,9 @@ class Plan:
         self._choice = _choices(members)
         powers = [one.network.bias_power for one in learners if one.network.bias_power is not None]
         self._bias_power_M1 = torch.stack([*powers]).unsqueeze(-1).numpy() if powers else None
-        self._rates = type(first.learner.rates).joint([learner.rates for learner in learners])
+        kind = type(first.learner.rates)
+        joint = kind.joint if "joint" in vars(kind) else RateSource.joint  # as with solvers, not an inherited one
+        self._rates = joint([learner.rates for learner in learners])
         self._solver = type(first.learner.solver).joint([learner.solver for learner in learners], self._columns)
         self._does_adapt = first.learner.solver.steps > 0
         weights = [one.known_weights for one in learners if one.known_weights is not None]

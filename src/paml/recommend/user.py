@@ -6,7 +6,7 @@ for.
 Legend: I all items, R rows, S support rows; one user.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from paml.recommend.plan import PlannedUsers
 from paml.recommend.preference import By, check_order
 from paml.recommend.rate_profile import RateProfile
 from paml.recommend.requests import EncodedUser, Group, NewUser, Values
+from paml.recommend.show import recommendations_html, user_html
 
 if TYPE_CHECKING:
     from paml.recommend.predictor import Predictor
@@ -42,6 +43,19 @@ class Recommendation:
     """The predicted rating, or click probability, if the run predicts any."""
     chance: float | None = None
     """The chance that the next item that the user chooses is this one, if the run knows about choice."""
+
+
+class Recommendations(list[Recommendation]):
+    """A list of recommendations, the best first, which notebooks show as a table."""
+
+    def __init__(self, found: Iterable[Recommendation] = (), reasons: Sequence[Sequence[Reason]] | None = None) -> None:
+        super().__init__(found)
+        self.reasons = reasons
+        """For each item the ratings that moved its score most, if they were asked for."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return recommendations_html(self, self.reasons)
 
 
 @dataclass
@@ -89,6 +103,10 @@ class User:
         group = f", {self.group}" if self.group else ""
         return f"User({', '.join(known) or 'nothing is known'}{group}; rate {self.rate:.4g})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return user_html(self)
+
     def predict(self, items: Sequence[str], context: Values | None = None) -> np.ndarray:
         """Predicted ratings, or click probabilities, of some items, given by id, in a context if the data has any.
 
@@ -119,10 +137,12 @@ class User:
         among: Sequence[str] | None = None,
         context: Values | None = None,
         by: By | None = None,
-    ) -> list[Recommendation]:
+        why: int = 0,
+    ) -> Recommendations:
         """The n best items, the best first; rated items are left out unless `exclude_seen=False`.
 
-        With `among`, only these items are ranked; `by` is what the list is ordered by (see `scores`).
+        With `among`, only these items are ranked; `by` is what the list is ordered by (see `scores`). `why` is how many
+        reasons each item gets, in `reasons` of the list and where a notebook shows it.
 
         >>> [one.title for one in run.adapt(ratings={"3": 5}).recommend(5, among=["3", "20"])]
         ['Film 21']
@@ -143,7 +163,9 @@ class User:
             )
             place_R, score_R = _best(score_R, n)
             row_R = candidate_R[place_R]
-        return self._described(row_R, score_R, context)
+        found = self._described(row_R, score_R, context)
+        reasons = self.reasons([one.item for one in found], why, context, by) if why else None
+        return Recommendations(found, reasons)
 
     def why(self, item: str, n: int = 3, context: Values | None = None, by: By | None = None) -> list[Reason]:
         """The n ratings that moved the item's score most, and by how much; all effects sum to the whole shift.

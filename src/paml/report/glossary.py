@@ -90,6 +90,7 @@ def glossary(results: Results) -> dict[str, str]:
     """Word -> meaning."""
     names = [metric.name for metric in results.plan.metrics]
     metrics = {word: meaning for name, (word, meaning) in _METRICS.items() if name in names}
+    metrics |= {metric.label: metric.meaning for metric in results.plan.metrics if metric.meaning}
     chance = {"by chance": _CHANCE} if results.chance else {}
     known = {"preference, choice": _CHOICES} if results.plan.lists_only else {"preference, choice, rating": _ORDERS}
     orders = known if results.by.means else {}

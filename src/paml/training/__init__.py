@@ -1,6 +1,7 @@
 """Training: the outer loop, and runs on disk.
 
 recipe      all settings of a training run; recipes/*.toml are the named ones
+keywords    settings as keyword arguments, for type checkers
 sizing      settings that depend on the size of the data, by rule
 train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
@@ -13,5 +14,6 @@ device      the CPU, or a GPU
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked
 run         a run on disk: settings, weights, vocabulary
+show        a run in a notebook
 preference  what lists are ordered by: counted on training users, weighted on validation users
 """

@@ -37,7 +37,7 @@ from paml.evaluation.ranking import Rank
 from paml.evaluation.scoring import CatalogueScorer, evaluate_ensemble
 from paml.files import Listed, as_model, check_all_listed, exists, listed, read_json, read_listed, write_text
 from paml.methods.learner import Ensemble
-from paml.methods.registry import build_ensemble, find_method, tensors_of_a_member
+from paml.methods.registry import build_ensemble, find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.predictor import Predictor
@@ -45,9 +45,11 @@ from paml.recommend.preference import STATE, Blend, By, Outputs, Preference, che
 from paml.recommend.rate_profile import ReferenceUsers
 from paml.recommend.requests import Ratings, Values
 from paml.recommend.user import User
-from paml.settings import Settings, build
+from paml.registry import Origin
+from paml.settings import Settings, added, build
 from paml.training import checkpoint
 from paml.training.recipe import CHOICE, Recipe
+from paml.training.show import run_html
 
 FORMAT = 5
 WEIGHTS, METRICS = "weights.safetensors", "metrics.jsonl"
@@ -79,12 +81,15 @@ class RunSettings(Settings):
     """How training ended: epochs, the best one and its validation metric, seconds; recall of the memory's index."""
     metrics: Listed | None = None
     """The file of the epochs, once training has ended."""
+    packages: dict[str, str] = added(
+        {}, "packages beside paml that the method comes from, and their versions; none for a module that registered it"
+    )
     seal: str = ""
     """SHA-256 of everything else."""
 
     def identity(self) -> str:
-        """SHA-256 of what the weights belong to: everything except the data's path and how training ended."""
-        return self._digest({"summary", "data_path", "created_by", "metrics", "seal"})
+        """SHA-256 of what the weights belong to: not the data's path, versions, and how training ended."""
+        return self._digest({"summary", "data_path", "created_by", "metrics", "packages", "seal"})
 
     def sealed(self) -> "RunSettings":
         """The same settings with their seal."""
@@ -144,6 +149,10 @@ class Run:
         kind = settings.data_schema.target.kind if self.rater is not None else "choice"
         what = f"{settings.method} for {kind}s{parts}, {settings.items:,} items, seed {settings.seed}"
         return f"Run({str(self.path)!r}: {what})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return run_html(self)
 
     @property
     def rater(self) -> Ensemble | None:
@@ -268,6 +277,7 @@ class Part:
 def _load_part(path: Path) -> Part:
     """Settings and weights of a part of a run; every other file of it is compared with its digest."""
     settings = read_settings(path)
+    require_packages(path, settings)
     weights = path / WEIGHTS
     if not exists(weights, AGAIN):
         raise FormatError(UNFINISHED, where=path, remedy=RESUME)
@@ -279,6 +289,21 @@ def _load_part(path: Path) -> Part:
     covered = files if settings.metrics is None else {**files, METRICS: settings.metrics}
     check_all_listed(path, covered, AGAIN)
     return Part(settings, _build(settings, found.tensors, weights), files, found.digest)
+
+
+def require_packages(path: Path, settings: RunSettings) -> None:
+    """Raise a FormatError if the method of a run comes from a package that is missing or broken."""
+    if not settings.packages:
+        return
+    try:
+        origins_of(settings.method)
+    except SettingsError as error:
+        (package, version), *_ = settings.packages.items()
+        whose = Origin(package, version)
+        unknown = error.what.startswith("unknown")
+        what = f"needs the method '{settings.method}' of {whose}" + ("" if unknown else f" ({error.what})")
+        remedy = f"pip install {package}=={version}" if version else "import it first: it calls paml.register"
+        raise FormatError(what, where=path, remedy=remedy if unknown else error.remedy) from None
 
 
 def _files_beside(weights: Path, values: Mapping[str, Any]) -> dict[str, Listed]:

@@ -11,17 +11,19 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
 from paml.files import exists, make_folder, sync_folder
 from paml.locks import NAME as LOCK, hold
-from paml.methods.registry import find_method, tensors_of_a_member
+from paml.methods.registry import find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
 from paml.progress import SILENT, Progress, chosen
+from paml.settings import require_same
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
+from paml.training.keywords import TrainSettings
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
 from paml.training.ranks import Ranks, joined, was_restarted
@@ -42,19 +44,20 @@ def train(
     *,
     seed: int = 0,
     out: str | Path | None = None,
-    resume: bool = False,
+    reuse: bool = False,
     device: str = "auto",
     parallel: str = "users",
     tensorboard: str | Path | None = None,
     progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[TrainSettings],
 ) -> Run:
     """Train `method` on a prepared data set and return the run.
 
     `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
-    settings of the recipe. `out` is the folder of the run; with `resume`, an interrupted run is continued there.
+    settings of the recipe. `out` is the folder of the run; with `reuse`, a run that the same call has begun there is
+    continued, and one that it has finished is returned; a run of other data or settings is refused.
     `device` is "auto" or a torch device, `tensorboard` a folder for logs. Processes started by torchrun share the users
     of every batch or, with `parallel="members"`, the members of the ensemble; the first one writes. After every epoch
     `on_epoch` gets its number, from 1, and its validation metric; if it raises, training ends and can be resumed. Bars
@@ -90,7 +93,7 @@ def train(
         for path, wanted in parts.items()
     ]
     with ExitStack() as stack:
-        ranks.first(lambda: stack.enter_context(_alone_in(folder, resume=resume or was_restarted())))
+        ranks.first(lambda: stack.enter_context(_alone_in(folder, reuse=reuse or was_restarted())))
         for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
             if not ranks.first(partial(_is_trained, path, wanted)):
                 keep_freed_memory()
@@ -102,8 +105,8 @@ def train(
 
 
 def _is_trained(path: Path, wanted: RunSettings) -> bool:
-    """Begin or resume a part; whether nothing is left to do."""
-    _begin_or_resume(path, wanted)
+    """Begin a part or go on with it; whether nothing is left to do."""
+    _begin_or_go_on(path, wanted)
     return exists(path / WEIGHTS, AGAIN)
 
 
@@ -153,15 +156,16 @@ def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, se
         items=shape.items,
         known_items=shape.known_items,
         training_mean=shape.training_mean,
+        packages={origin.package: origin.version for origin in origins_of(method)},
     )
 
 
 @contextmanager
-def _alone_in(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Create the run folder, or enter an existing one to resume; nobody else trains in it meanwhile."""
-    if not resume and not _is_fresh(folder):
-        remedy = "choose another folder, or resume the training in it"
-        raise PamlError("already exists", where=folder, remedy=remedy, argument="resume")
+def _alone_in(folder: Path, *, reuse: bool) -> Iterator[None]:
+    """Create the run folder, or enter an existing one to go on; nobody else trains in it meanwhile."""
+    if not reuse and not _is_fresh(folder):
+        remedy = "choose another folder, or reuse what is in it"
+        raise PamlError("already exists", where=folder, remedy=remedy, argument="reuse")
     make_folder(folder)
     with hold(folder / LOCK, folder, "training in it"):
         yield
@@ -179,14 +183,21 @@ def _is_fresh(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir()))
 
 
-def _begin_or_resume(folder: Path, wanted: RunSettings) -> None:
-    """Store what a part is, or check that an unfinished one was begun with the same settings."""
+def _begin_or_go_on(folder: Path, wanted: RunSettings) -> None:
+    """Store what a part is, or check that the one there was begun with the same data and settings."""
     if _is_fresh(folder):
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
         write_settings(folder, wanted)
         return
     found = read_settings(folder)
-    for name in ("fingerprint", "method", "seed", "recipe"):
-        if getattr(found, name) != getattr(wanted, name):
-            raise SettingsError(f"was begun with another {name}", where=folder, remedy="repeat what it was begun with")
+    if found.fingerprint != wanted.fingerprint:
+        remedy = "give that data set, or choose another folder"
+        what = f"was begun with another data set ({found.fingerprint[:12]}, now {wanted.fingerprint[:12]})"
+        raise SettingsError(what, where=folder, remedy=remedy, argument="out")
+    require_same(_given(found), _given(wanted), folder)
+
+
+def _given(settings: RunSettings) -> dict[str, Any]:
+    """What people choose, by name."""
+    return {"method": settings.method, "seed": settings.seed, **settings.recipe.model_dump()}

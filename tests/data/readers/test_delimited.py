@@ -178,6 +178,17 @@ def test_white_space_of_all_kinds_is_trimmed(tmp_path: Path, space: str, header:
     assert (frame.rows(), bad) == ([("a", 5.0, ["x"]), ("b", 4.0, [f"y{space}z"])], 0)
 
 
+@pytest.mark.parametrize("space", [space for space in SPACES if space != "\r"], ids=ascii)
+def test_names_are_trimmed_as_values_are(tmp_path: Path, space: str) -> None:
+    assert read(tmp_path, f"u{space},{space}r,t\na,5,x\n")[0].rows() == [("a", 5.0, ["x"])]
+
+
+@pytest.mark.parametrize("separator", "\x1c\x1d\x1f", ids=ascii)
+def test_separators_of_records_belong_to_names_as_to_values(tmp_path: Path, separator: str) -> None:
+    with pytest.raises(DataError, match="'u'"):
+        read(tmp_path, f"u{separator},r,t\na,5,x\n")
+
+
 def test_clean_text_is_parsed_by_polars_alone(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(GOOD)
     (work := tmp_path / "work").mkdir()

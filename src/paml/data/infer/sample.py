@@ -13,7 +13,7 @@ import polars as pl
 
 from paml.data.readers.delimited import Column, read_table
 from paml.data.readers.inputs import PARQUET, kind_of, require_text
-from paml.data.readers.text import Dialect, is_atomic, no_line_feeds
+from paml.data.readers.text import WHITE_SPACE, Dialect, is_atomic, no_line_feeds
 from paml.errors import DataError
 
 ROWS = 200_000
@@ -117,7 +117,9 @@ def _text(path: Path, workdir: Path) -> Sample:
     records = _cut(lines, dialect)
     _require_few_columns(len(records[0]), path.name)
     named = atomic or _has_header(records)
-    header = [part.strip() for part in records[0]] if named else [f"c{k + 1}" for k in range(len(records[0]))]
+    header = (
+        [part.strip(WHITE_SPACE) for part in records[0]] if named else [f"c{k + 1}" for k in range(len(records[0]))]
+    )
     types: dict[str, str] = {}
     if named and is_atomic(path.suffix, dialect.separator, None):  # a preparation will take the header as RecBole's
         dialect = replace(dialect, typed_header=True)

@@ -20,6 +20,8 @@ BLOCK = 1 << 20
 MAX_RECORD_LINES = 100
 LINE_BREAK = "\x1f"  # replaces a line break inside a quoted field
 ESCAPED_QUOTE = "\x1e"  # replaces an escaped quotation mark, which is part of the value
+# White space of Unicode, which Polars strips from values; Python's own `strip` also takes \x1c to \x1f.
+WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _header(text: Path, name: str, dialect: Dialect) -> tuple[list[str], int]:
         names = line.split(dialect.separator)
     if dialect.typed_header:
         names = [part.rsplit(":", 1)[0] for part in names]
-    return [part.replace(ESCAPED_QUOTE, quote or "").strip() for part in names], 1
+    return [part.replace(ESCAPED_QUOTE, quote or "").strip(WHITE_SPACE) for part in names], 1
 
 
 def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) -> Path:

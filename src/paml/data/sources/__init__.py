@@ -1,4 +1,4 @@
-"""Sources: where raw tables come from. The registry is this dict; a new source is one more entry.
+"""Sources: where raw tables come from. The registry is this dict, and what others add; a new source is one more entry.
 
 base          what a source is given and returns
 synthetic     an embedded world of ratings, clicks or choices, generated from a seed
@@ -10,11 +10,12 @@ events        events without ratings (views, plays, purchases) as choices
 download      official archives, downloaded once, resumed and checked
 """
 
+from paml.data.protocol import Protocol
 from paml.data.sources import bookcrossing, movielens, schema_file as tables, synthetic, taobao
 from paml.data.sources.base import LoadRequest, Paper, RawData, Source
-from paml.errors import SettingsError, nearest
+from paml.registry import Registry, of_type
 
-__all__ = ["SOURCES", "LoadRequest", "Paper", "RawData", "Source", "find_source"]
+__all__ = ["SOURCES", "SOURCE_REGISTRY", "LoadRequest", "Paper", "RawData", "Source", "find_source"]
 
 _FILES, _NOTHING = frozenset({"path"}), frozenset[str]()
 
@@ -105,8 +106,24 @@ SOURCES: dict[str, Source] = {
 }
 
 
+def _problem(name: str, entry: object) -> str | None:
+    """What is wrong with somebody's source, or None."""
+    wrong = of_type(Source, name, entry, "load")
+    if wrong is not None or not isinstance(entry, Source):
+        return wrong
+    unknown = sorted(entry.takes - {"path", "extra", "schema"})
+    if unknown:
+        return f"takes '{unknown[0]}'; known: path, extra, schema"
+    both = sorted(set(entry.settings.model_fields) & set(Protocol.model_fields))
+    if both:
+        return f"has the setting '{both[0]}', which the protocol has, too"
+    entry.protocol(entry.settings())  # every setting needs a default
+    return None
+
+
+SOURCE_REGISTRY: Registry[Source] = Registry("source", SOURCES, _problem)
+
+
 def find_source(name: str) -> Source:
     """The source called `name`, or an error that lists the known ones."""
-    if name not in SOURCES:
-        raise SettingsError(f"unknown source '{name}'", remedy=nearest(name, SOURCES))
-    return SOURCES[name]
+    return SOURCE_REGISTRY.find(name)

@@ -17,19 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
 from paml.experiments.tuning.criterion import Criterion
-from paml.experiments.tuning.space import Choice, Space, as_values, space_for
+from paml.experiments.tuning.space import as_values, space_for
 from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
 from paml.files import as_model, make_folder, read_json, write_text
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method
+from paml.methods.spaces import Choice, Space
 from paml.progress import Inside, Progress, chosen
 from paml.settings import Settings, build
+from paml.training.keywords import TrainSettings
 from paml.training.recipe import CHOICE, Recipe, recipe_for, trained_method
 from paml.training.train import train
 
@@ -127,7 +129,7 @@ def tune(
     by: str | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[TrainSettings],
 ) -> SearchResult:
     """Search for settings of `method` that are better than a recipe's; write them to `out/best.toml`.
 

@@ -1,7 +1,7 @@
-"""What `paml tune` searches: the settings and their ranges, for every method, or those of a TOML file.
+"""What `paml tune` searches: the settings and ranges of a method (methods/spaces.py), or those of a TOML file.
 
-A space is a visible dict, setting -> range. Whether a range has whole numbers follows from the setting's own type, and
-every bound and choice must be a value that the recipe accepts. In a file:
+Whether a range has whole numbers follows from the setting's own type, and every bound and choice must be a value that
+the recipe accepts. In a file:
 
     [outer_rate]
     low = 1e-4
@@ -13,67 +13,22 @@ every bound and choice must be a value that the recipe accepts. In a file:
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from paml.errors import SettingsError, nearest
+from paml.methods.registry import find_method
+from paml.methods.spaces import Among, Choice, Range, Space
 from paml.settings import build, read_toml
 from paml.training.recipe import Recipe
-
-Choice = str | int | float | bool
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`, both included; `log` for settings whose order of magnitude matters."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-@dataclass(frozen=True)
-class Among:
-    """One of a few values."""
-
-    choices: tuple[Choice, ...]
-
-
-Space = dict[str, Range | Among]
-
-COMMON: Space = {
-    "outer_rate": Range(1e-4, 3e-2, log=True),
-    "weight_decay": Range(1e-7, 1e-1, log=True),
-    "batch_size": Among((16, 32, 64, 128)),
-    "embedding_scale": Range(1e-2, 1.0, log=True),
-    "item_embedding": Among((8, 16, 32)),
-}
-GRADIENT: Space = {"inner_steps": Range(1, 5)}
-FIXED_RATE: Space = GRADIENT | {"inner_rate": Range(1e-3, 1.0, log=True)}
-PERSONAL_RATE: Space = GRADIENT | {"rate_scale": Range(1e-3, 1.0, log=True)}
-MEMORY: Space = {
-    "kernel_delta": Range(0.05, 10.0, log=True),
-    "neighbours": Range(5, 50),
-    "neighbours_inference": Range(3, 50),
-    "warmup_rate": Range(1e-3, 1.0, log=True),
-}
-SPACES: dict[str, Space] = {
-    "melu": COMMON | FIXED_RATE,
-    "meta_sgd": COMMON | FIXED_RATE,
-    "transfer": COMMON | FIXED_RATE,
-    "paml": COMMON | PERSONAL_RATE,
-    "at_paml": COMMON | PERSONAL_RATE | MEMORY,
-    "reg_paml": COMMON | PERSONAL_RATE | {"gamma": Range(1e-6, 1e-1, log=True)},
-    "ridge": COMMON | {"rate_scale": Range(1e-2, 10.0, log=True)},
-}
 
 
 def space_for(method: str, held: Iterable[str], file: str | Path | None = None) -> Space:
     """What is searched for a method: its own space, or a file's, without the settings that are held fixed."""
     held = set(held)
     if file is None:
-        space = {name: range_ for name, range_ in SPACES[method].items() if name not in held}
+        space = {name: range_ for name, range_ in _own_space(method).items() if name not in held}
     else:
         space = read_space(Path(file))
         both = sorted(held & set(space))
@@ -82,6 +37,18 @@ def space_for(method: str, held: Iterable[str], file: str | Path | None = None) 
             raise SettingsError(f"setting '{both[0]}' is both searched and held fixed", where=file, remedy=remedy)
     if not space:
         raise SettingsError("nothing to search: all settings are held fixed", where=file, remedy="leave some free")
+    return space
+
+
+def _own_space(method: str) -> Space:
+    """A method's own space; somebody else's may name settings or values that recipes do not have."""
+    space = find_method(method).space
+    for name, range_ in space.items():
+        if name not in Recipe.model_fields:
+            what = f"the search space of '{method}' has the unknown setting '{name}'"
+            raise SettingsError(what, remedy=nearest(name, Recipe.model_fields))
+        for value in range_.choices if isinstance(range_, Among) else (range_.low, range_.high):
+            _accepted(name, value)
     return space
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paml.errors import FormatError, SettingsError
-from paml.experiments.tuning.space import Among, Range, Space, is_whole, place
+from paml.experiments.tuning.space import is_whole, place
+from paml.methods.spaces import Among, Range, Space
 
 if TYPE_CHECKING:
     import optuna

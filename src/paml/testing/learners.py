@@ -1,4 +1,4 @@
-"""A small learner in double precision and a batch of users, for tests of the engine."""
+"""A small learner in double precision and a batch of users, to be compared with the oracle."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import paml
+from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
@@ -34,13 +34,14 @@ FACTORS = {
 CHOICE = {**FACTORS, "head": "choice", "bias_by_count": True, "field_scale": 0.3, "embedding_scale": 0.5}
 
 
-def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
+def make(data: Dataset, method: str, users: int = 4, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
     """A learner in double precision and one training batch; AT-PAML's memory holds some nodes."""
     recipe = load_recipe("paper", method, {**SMALL, **STRONG, **settings})
     learner = build_learner(method, DataShape.of(data), recipe, torch.Generator().manual_seed(1)).double()
     fit_to_data([learner], data)
-    if getattr(learner.network.items, "bias", None) is not None:
-        torch.nn.init.normal_(learner.network.items.bias, generator=torch.Generator().manual_seed(2))
+    bias = getattr(learner.network.items, "bias", None)
+    if isinstance(bias, Tensor):
+        torch.nn.init.normal_(bias, generator=torch.Generator().manual_seed(2))
     candidates = Candidates(data, recipe.sampled_items) if recipe.head == "choice" else None
     loader = Loader(data, dtype=torch.float64, candidates=candidates)
     batches = Tasks.of(data, "train").episodes(users, np.random.default_rng(3), random_support=True)
@@ -54,25 +55,27 @@ def make(data: paml.Dataset, method: str, users: int = 4, **settings: object) ->
     return learner, first, recipe
 
 
-def make_choice(
-    data: paml.Dataset, method: str, users: int = 4, **settings: object
-) -> tuple[Learner, TensorBatch, Recipe]:
+def make_choice(data: Dataset, method: str, users: int = 4, **settings: object) -> tuple[Learner, TensorBatch, Recipe]:
     """The same for a choice among all items, with the powers of counts, which start at 0, at other values."""
     learner, batch, recipe = make(data, method, users, **{**CHOICE, **settings})
     with torch.no_grad():
-        learner.solver.count_power.fill_(0.3)
+        power = learner.solver.count_power
+        assert isinstance(power, Tensor), "a head over items"
+        power.fill_(0.3)
         if learner.network.bias_power is not None:
             learner.network.bias_power.fill_(-0.2)
     return learner, batch, recipe
 
 
 def gradients(loss: Tensor, learner: Learner) -> list[Tensor]:
+    """Of all parameters; zeros where a loss does not depend on one."""
     parameters = list(learner.parameters())
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
 def deviation(left: list[Tensor], right: list[Tensor]) -> float:
+    """The largest difference, relative to the size of the expected values on the right."""
     return max(
         float(((a - b).abs().max() / (1 + b.abs().max())).detach())
         for a, b in zip(left, right, strict=True)

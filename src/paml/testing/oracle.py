@@ -1,21 +1,22 @@
 """The slow, obvious form of every method, written from the paper in plain torch: one user, one row after the other.
 
 It shares nothing with the package but weights, settings and batches: embeddings, rate network, memory, inner loop, row
-losses and predictions are written out here, and gradients are left to autograd. `ChoiceOracle` is for head=choice,
-where a user's rows are all items of the batch.
+losses and predictions are written out here, and gradients are left to autograd. A method of somebody else's whose
+rates, steps or meta-loss are not here needs a subclass that has them, written as plainly.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from paml.data.schema import Kind
 from paml.episodes.batches import RowBlock, TensorBatch
 from paml.episodes.features import Features
 from paml.methods.learner import Learner
+from paml.methods.registry import find_method
 from paml.training.recipe import Recipe
 
 CLICK_WEIGHTS = {0.0: 0.1, 1.0: 0.9}  # Sec. D.6
@@ -31,16 +32,22 @@ class OracleResult:
     outputs: list[Tensor]
     predictions: list[Tensor]
     gradient_norm_B: Tensor
-    rate: list[Tensor] | list[list[Tensor]]
+    rate: list[Tensor | list[Tensor]]
     row_losses: list[Tensor]
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).sum(dim=0)
 
 
 class Oracle:
     """One method on one batch."""
 
     def __init__(self, method: str, learner: Learner, batch: TensorBatch, recipe: Recipe) -> None:
-        self.method, self.learner, self.batch, self.recipe = method, learner, batch, recipe
-        network = learner.network
+        self.method, self.batch, self.recipe = method, batch, recipe
+        self.learner: Any = learner  # whose weights are read by their names
+        self.parts = find_method(method)
+        network = self.learner.network
         target = network.inputs.schema.target
         self.levels = target.levels
         self.head = recipe.head if recipe.head != "auto" else "click" if target.kind == "click" else "value"
@@ -52,18 +59,20 @@ class Oracle:
 
     # Embeddings (Fig. 2 and D.2): a look-up per field, the mean of a list's values, a projected number, side by side.
 
-    def _embedded(self, embedder: nn.Module, features: Features, *, summed: bool = False) -> list[Tensor]:
+    def _embedded(self, embedder: Any, features: Features, *, summed: bool = False) -> list[Tensor]:
         rows = []
         for n in range(features.count):
             parts = [self._field(embedder, field.name, field.kind, features, n) for field in embedder.fields]
-            rows.append((sum(parts) if summed else torch.cat(parts)) if parts else self.theta[0].new_zeros(0))
+            none = self.theta[0].new_zeros(0)
+            rows.append((_total(parts) if summed else torch.cat(parts)) if parts else none)
         return rows
 
-    def _field(self, embedder: nn.Module, name: str, kind: Kind, features: Features, n: int) -> Tensor:
+    def _field(self, embedder: Any, name: str, kind: Kind, features: Features, n: int) -> Tensor:
         if kind is Kind.NUMERIC:
             weight, bias = embedder.numbers[f"field_{name}"]
-            return weight * float(features.numbers[name][n]) + bias
-        table = embedder.tables[f"field_{name}"]
+            number: Tensor = weight * float(features.numbers[name][n]) + bias
+            return number
+        table: Tensor = embedder.tables[f"field_{name}"]
         if kind is not Kind.MULTI:
             return table[int(features.codes[name][n])]
         codes, starts = features.lists[name]
@@ -82,8 +91,8 @@ class Oracle:
             numbers = items.known.codes_I[batch.item_N].tolist()
             whole = [fields + items.own[k] if k else fields for fields, k in zip(whole, numbers, strict=True)]
             width = [recipe.item_embedding, self.outputs, recipe.prior_from_items]
-            vectors, biases, choices = zip(*(vector.split(width) for vector in whole), strict=True)
-            return list(vectors), list(biases), list(choices)
+            cut = [torch.split(vector, width) for vector in whole]
+            return [vector for vector, _, _ in cut], [bias for _, bias, _ in cut], [choice for _, _, choice in cut]
         vectors, biases = self._embedded(items.fields, batch.items), none
         if recipe.item_embedding or recipe.item_bias:
             numbers = items.known.codes_I[batch.item_N].tolist()
@@ -102,7 +111,7 @@ class Oracle:
             chosen = [self.choices[item] for item in self._chosen(self.batch.support, b)]
             total = sum(chosen, torch.zeros_like(self.choices[0]))
             parts.append(total / math.sqrt(len(chosen) + FULL_WEIGHT) @ prior.choice)
-        return sum(parts).view(-1, self.outputs) if parts else None
+        return _total(parts).view(-1, self.outputs) if parts else None
 
     @staticmethod
     def _chosen(block: RowBlock, b: int) -> list[int]:
@@ -125,6 +134,7 @@ class Oracle:
     # Heads (D.5, D.6): what the outputs of a row mean.
 
     def row_loss(self, out_K: Tensor, y: float) -> Tensor:
+        """The loss of one row."""
         if self.head == "value":
             return (y - out_K[0]) ** 2
         log_p_K = out_K - out_K.exp().sum().log()
@@ -133,20 +143,23 @@ class Oracle:
         return -CLICK_WEIGHTS[y] * log_p_K[int(y)]
 
     def losses(self, out_RK: Tensor, y_R: list[float]) -> Tensor:
+        """The losses of rows."""
         return torch.stack([self.row_loss(out_K, y) for out_K, y in zip(out_RK, y_R, strict=True)])
 
     def prediction(self, out_K: Tensor) -> Tensor:
+        """What people see: a rating, or the chance of a click."""
         if self.head == "value":
             return out_K[0]
         p_K = out_K.exp() / out_K.exp().sum()
         if self.head == "click":  # as often as people click: the loss counts clicks nine times
             clicked, other = p_K[1] / CLICK_WEIGHTS[1.0], p_K[0] / CLICK_WEIGHTS[0.0]
             return clicked / (clicked + other)
-        return sum(p * level for p, level in zip(p_K, self.levels, strict=True))
+        return _total([p * level for p, level in zip(p_K, self.levels, strict=True)])
 
     # Rates: the listing in D.2 (FC 64, ReLU, FC 32, FC 1), and the memory of Alg. 2.
 
-    def _alpha(self, source: nn.Module, h_H: Tensor) -> Tensor:
+    def personal(self, source: Any, h_H: Tensor) -> Tensor:
+        """alpha'(h) of one user, by the layers of a rate source."""
         (w1, w2, w3), (b1, b2, b3) = source.weights, source.biases
         assert [len(b1), len(b2), len(b3)] == [64, 32, 1]
         lremb = torch.relu(h_H @ w1 + b1)
@@ -158,7 +171,7 @@ class Oracle:
         memory = self.learner.rates.memory
         nodes = [m for m in range(int(memory.count)) if memory.user_M[m] != (-1 if user is None else user)]
         distance = {m: ((h_H - memory.keys_MH[m]) ** 2).sum() for m in nodes}
-        over, under = 0.0, 1e-5
+        over, under = h_H.new_zeros(()), h_H.new_full((), 1e-5)
         for m in sorted(nodes, key=lambda m: distance[m].item())[:neighbours]:
             s = torch.exp(-self.recipe.kernel_delta * distance[m])
             over, under = over + s * memory.values_M[m], under + s
@@ -167,14 +180,16 @@ class Oracle:
     def rate(self, b: int, *, training: bool) -> Tensor | list[Tensor]:
         """alpha of a user; of Meta-SGD, one for each weight."""
         rates, recipe = self.learner.rates, self.recipe
-        if self.method in ("melu", "transfer"):
+        if self.parts.rate == "fixed":
             return self.theta[0].new_tensor(recipe.inner_rate)
-        if self.method == "meta_sgd":
+        if self.parts.rate == "per_parameter":
             return [torch.cat([rows, shared]) for rows, shared in zip(rates.rows, rates.shared, strict=True)]
-        if self.method != "at_paml":
-            return self._alpha(rates, self.users[b])
+        if self.parts.rate == "personal":
+            return self.personal(rates, self.users[b])
+        if self.parts.rate != "memory":
+            raise NotImplementedError(f"write the rate '{self.parts.rate}' in a subclass")
         user, k = (int(self.batch.user_B[b]), recipe.neighbours) if training else (None, recipe.neighbours_inference)
-        return self._alpha(rates.own, self.users[b]) + self._similar(self.users[b], user, k)
+        return self.personal(rates.own, self.users[b]) + self._similar(self.users[b], user, k)
 
     # The inner loop (Eq. 1), or the closed form.
 
@@ -202,6 +217,17 @@ class Oracle:
             weights = [w - r * grad for w, r, grad in zip(weights, rates, grads, strict=True)]
         return weights, norm
 
+    def adapted(
+        self, x: Tensor, y: list[float], offset: Tensor, rate: Tensor | list[Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """A user's weights, given the support rows, and the first gradient's norm (0 in closed form)."""
+        if self.parts.solver == "gradient":
+            return self._gradient_steps(x, y, offset, rate)
+        if self.parts.solver != "closed_form":
+            raise NotImplementedError(f"write the solver '{self.parts.solver}' in a subclass")
+        assert isinstance(rate, Tensor)
+        return self._closed_form(x, y, offset, rate), x.new_zeros(())
+
     def _closed_form(self, x: Tensor, y: list[float], offset: Tensor, variance: Tensor) -> list[Tensor]:
         """Newton's method on sum of losses + |d|^2 / (2 variance), gradient and Hessian by autograd."""
         free, level = len(self.learner.network.decision.rows[-1]), self.learner.solver.level
@@ -221,21 +247,18 @@ class Oracle:
         for _ in range(self.recipe.inner_steps):
             point = d.detach().requires_grad_() if not d.requires_grad else d
             (slope,) = torch.autograd.grad(penalised(point), point, create_graph=True)
-            hessian_FF = torch.autograd.functional.hessian(penalised, point, create_graph=True)
+            rows = [torch.autograd.grad(one, point, create_graph=True)[0] for one in slope]
+            hessian_FF = torch.stack(rows)
             d = d - torch.linalg.solve(hessian_FF, slope)
         return moved(d)
 
     def run(self, *, training: bool = True) -> OracleResult:
+        """Every user of the batch, in training or in use."""
         losses, outputs, predictions, norms, rates, row_losses = [], [], [], [], [], []
         for b in range(len(self.users)):
             rate = self.rate(b, training=training)
             x, y, offset = self._rows(self.batch.support, b)
-            norm = x.new_zeros(())
-            if self.method == "ridge":
-                assert isinstance(rate, Tensor)
-                weights = self._closed_form(x, y, offset, rate)
-            else:
-                weights, norm = self._gradient_steps(x, y, offset, rate)
+            weights, norm = self.adapted(x, y, offset, rate)
             xq, yq, offset_q = self._rows(self.batch.query, b)
             out = self._forward(weights, xq, offset_q)
             losses.append(self.losses(out, yq).mean())
@@ -256,125 +279,3 @@ class Oracle:
             rate_B = torch.stack([rate for rate in result.rate if isinstance(rate, Tensor)])
             return (result.query_loss_B + self.recipe.gamma * result.gradient_norm_B * rate_B.abs()).mean()
         return result.query_loss_B.mean()
-
-
-class ChoiceOracle(Oracle):
-    """A choice among the batch's N items: p_j = exp(out_j) / sum_i exp(out_i), the loss of weights k is their mean."""
-
-    def _inputs(self, b: int) -> Tensor:
-        """All items with the user: the first layer's inputs, (N, C)."""
-        own = torch.cat([self.users[b], self.users[b].new_ones(1)])
-        return torch.stack([torch.cat([vector, own]) for vector in self.item_vectors])
-
-    def _offset(self, b: int) -> Tensor:
-        """Of all items, (N): bias (1 + n)^c for n known rows, and the prior."""
-        prior, power = self._prior(b), self.learner.network.bias_power
-        rows, one, offsets = len(self._chosen(self.batch.support, b)), self.theta[0].new_ones(1), []
-        for vector, bias in zip(self.item_vectors, self.item_biases, strict=True):
-            offset = bias[0] if power is None else bias[0] * (1 + rows) ** power
-            offsets.append(offset if prior is None else offset + (torch.cat([vector, one]) @ prior)[0])
-        return torch.stack(offsets)
-
-    def _corrected(self, value_N: Tensor) -> Tensor:
-        """Less the log chance of being among the batch's items at all, where these are a sample."""
-        chance_N = self.batch.log_chance_N
-        return value_N if chance_N is None else value_N - chance_N
-
-    def _known(self, b: int) -> dict[int, Tensor]:
-        """k of the user's known rows, by item: learned for every level."""
-        block, weight_L = self.batch.support, self.learner.known_weights.log_weight_L.exp()
-        return self._summed((item, weight_L[self.levels.index(y)]) for item, y in self._pairs(block, b))
-
-    def _wanted(self, b: int, *blocks: RowBlock) -> dict[int, Tensor]:
-        """k of rows to be predicted, by item: 1 if liked."""
-        low, high, less = self.levels[0], self.levels[-1], self.recipe.unliked_weight
-        liked = self.recipe.liked or low + 0.75 * (high - low)
-        pairs = [pair for block in blocks for pair in self._pairs(block, b)]
-        return self._summed((item, self.theta[0].new_tensor(1.0 if y >= liked else less)) for item, y in pairs)
-
-    @staticmethod
-    def _pairs(block: RowBlock, b: int) -> list[tuple[int, float]]:
-        there = block.mask_BR[b] > 0
-        return list(zip(block.index_BR[b][there].tolist(), block.y_BR[b][there].tolist(), strict=True))
-
-    @staticmethod
-    def _summed(weights: Iterable[tuple[int, Tensor]]) -> dict[int, Tensor]:
-        total: dict[int, Tensor] = {}
-        for item, k in weights:
-            total[item] = total[item] + k if item in total else k
-        return total
-
-    def _entropy(self, out_N: Tensor, k: dict[int, Tensor], excluded: Iterable[int] = ()) -> Tensor:
-        """- sum_j k_j log p_j, without candidates that are excluded."""
-        left_out = set(excluded)
-        log_sum = out_N[[j for j in range(len(out_N)) if j not in left_out]].exp().sum().log()
-        return sum((k[j] * (log_sum - out_N[j]) for j in k if j not in left_out), out_N.new_zeros(()))
-
-    def _out(self, weights: list[Tensor], x_NC: Tensor, offset_N: Tensor) -> Tensor:
-        return self._forward(weights, x_NC, offset_N.unsqueeze(-1))[:, 0]
-
-    def _stepped(
-        self, x_NC: Tensor, k: dict[int, Tensor], offset_N: Tensor, rate: Tensor | list[Tensor]
-    ) -> tuple[list[Tensor], Tensor]:
-        """Gradient steps on the entropy of the known rows (1 + n)^p / (n + c), and the first gradient's norm."""
-        weights, norm, pseudo = self.theta, x_NC.new_zeros(()), self.learner.solver.log_pseudo_count
-        count = sum(k.values(), norm)
-        divisor = (count if pseudo is None else count + pseudo.exp()) / (1 + count) ** self.learner.solver.count_power
-        for step in range(self.recipe.inner_steps if k else 0):
-            loss = self._entropy(self._out(weights, x_NC, offset_N), k) / divisor
-            (grad,) = torch.autograd.grad(loss, weights, create_graph=True)
-            grad = grad.detach() if self.recipe.first_order else grad
-            norm = (grad**2).sum() if step == 0 else norm
-            weights = [weights[0] - (rate if isinstance(rate, Tensor) else rate[0]) * grad]
-        return weights, norm
-
-    def _solved(self, x_NC: Tensor, k: dict[int, Tensor], offset_N: Tensor, variance: Tensor) -> list[Tensor]:
-        """d + (n Cov(z) + 1 / alpha)^-1 times the slope of sum_j k_j log p_j - |d|^2 / (2 alpha), repeated."""
-        z_ND, count = torch.stack(self.item_vectors), sum(k.values(), x_NC.new_zeros(()))
-        p_N = self._corrected(torch.cat(self.item_biases)).exp()
-        p_N = p_N / p_N.sum()
-        mean_D = sum(p * z for p, z in zip(p_N, z_ND, strict=True))
-        spread_DD = sum(p * torch.outer(z - mean_D, z - mean_D) for p, z in zip(p_N, z_ND, strict=True))
-        alpha = variance.clamp(min=MIN_VARIANCE) * (1 + count) ** self.learner.solver.count_power
-        inverse_DD = torch.linalg.inv(count * spread_DD + torch.eye(len(mean_D)) / alpha)
-        d_D, base_N = torch.zeros_like(mean_D).requires_grad_(), self._out(self.theta, x_NC, offset_N)
-        for _ in range(self.recipe.inner_steps):
-            value = -self._entropy(base_N + z_ND @ d_D, k) - (d_D**2).sum() / alpha / 2
-            (slope_D,) = torch.autograd.grad(value, d_D, create_graph=True)
-            d_D = d_D + inverse_DD @ slope_D
-        none = x_NC.new_zeros(x_NC.shape[1] - len(d_D))
-        return [self.theta[0] + torch.cat([d_D, none]).unsqueeze(-1)]
-
-    def run(self, *, training: bool = True) -> OracleResult:
-        losses, outputs, norms, rates, row_losses = [], [], [], [], []
-        for b in range(len(self.users)):
-            rate, norm, x_NC, offset_N = (
-                self.rate(b, training=training),
-                torch.zeros(()),
-                self._inputs(b),
-                self._offset(b),
-            )
-            if self.method == "ridge":
-                assert isinstance(rate, Tensor)
-                weights = self._solved(x_NC, self._known(b), self._corrected(offset_N), rate)
-            else:
-                weights, norm = self._stepped(x_NC, self._known(b), self._corrected(offset_N), rate)
-            out_N, known = self._out(weights, x_NC, offset_N), self._chosen(self.batch.support, b)
-            wanted = self._wanted(b, self.batch.query)
-            count = sum(k for j, k in wanted.items() if j not in known)
-            losses.append(self._entropy(self._corrected(out_N), wanted, known) / (count or 1.0))
-            outputs.append(out_N)
-            norms.append(norm)
-            rates.append(rate)
-            both, plain_N = self._wanted(b, self.batch.support, self.batch.query), self._out(self.theta, x_NC, offset_N)
-            total = sum(both.values(), plain_N.new_zeros(()))
-            row_losses.append(torch.stack([self._entropy(self._corrected(plain_N), both), total]))
-        return OracleResult(torch.stack(losses), outputs, outputs, torch.stack(norms), rates, row_losses)
-
-    def objective(self, result: OracleResult | None = None) -> Tensor:
-        """The meta-loss of the method; transfer's is over all rows at theta, support and query alike."""
-        result = result or self.run()
-        if self.method != "transfer":
-            return super().objective(result)
-        loss, count = torch.stack(result.row_losses).sum(dim=0)
-        return loss / count
