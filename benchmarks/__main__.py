@@ -19,9 +19,12 @@ NAMES = [
     "sources",
     "store",
     "predictor",
+    "catalogue",
     "serve",
     "questions",
     "ranking",
+    "jobs",
+    "prepare",
 ]
 
 

@@ -201,3 +201,16 @@ def test_a_lock_says_who_holds_it_and_is_free_when_the_holder_is_killed(tmp_path
     with hold(lock, Path("it"), "at work"):
         assert f"process {os.getpid()}" in lock.read_text()
     assert not lock.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_lock_is_neither_followed_nor_written(kind: str, tmp_path: Path) -> None:
+    lock, target = tmp_path / ".lock", tmp_path / "target"
+    {"link": lambda: lock.symlink_to(target), "pipe": lambda: os.mkfifo(lock), "folder": lock.mkdir}[kind]()
+    with (
+        pytest.raises(PamlError, match=r"\.lock: is not a regular file, as a lock is; remove it"),
+        hold(lock, lock, "x"),
+    ):
+        pass
+    assert os.path.lexists(lock)
+    assert not target.exists()

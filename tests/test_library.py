@@ -11,7 +11,7 @@ import paml
 from commands import run as command
 from paml import progress
 from paml.errors import InputError, SettingsError
-from paml.progress import SILENT, BarProgress, LineProgress, chosen
+from paml.progress import SILENT, BarProgress, LineProgress, NotebookProgress, chosen
 
 RunOf = Callable[[str, str], paml.Run]
 
@@ -96,7 +96,7 @@ def test_the_library_shows_progress_to_whoever_watches(monkeypatch: pytest.Monke
     monkeypatch.delenv("PAML_PROGRESS")
     monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=io.StringIO(), force_jupyter=True))
-    assert isinstance(chosen(None), BarProgress)
+    assert isinstance(chosen(None), NotebookProgress)
     with pytest.raises(SettingsError, match="progress is 'loud'; expected True, False or None"):
         chosen("loud")  # type: ignore[arg-type]
 

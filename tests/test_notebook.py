@@ -1,9 +1,13 @@
 """What notebooks show: tables and a figure, well formed, escaped, without scripts, in the notebook's own colours."""
 
+import builtins
 import json
 import re
+import sys
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,6 +18,7 @@ import paml
 from conftest import RunOf
 from paml.analysis.results import read_results
 from paml.notebook import BLUE, bars, curve, intervals, table
+from paml.progress import SILENT, chosen
 
 NASTY = '<img src=x onerror="alert(1)">&'
 
@@ -150,3 +155,45 @@ def test_figures_of_next_to_nothing(html: str) -> None:
     tree = parsed(html if html.startswith("<table") else f"<div>{html}</div>")
     values: list[Any] = [value for node in tree.iter() for value in node.attrib.values()]
     assert not [value for value in values if "nan" in value or "inf" in value.replace("infl", "")]
+
+
+class Place:
+    """Where a notebook shows something, as `IPython.display.display(..., display_id=True)` returns it."""
+
+    def __init__(self, first: dict[str, str]) -> None:
+        self.shown = [first]
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.shown.append(data)
+
+
+def test_progress_needs_nothing_but_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich's own bars need widgets in notebooks, and warn without them; these do not."""
+    places: list[Place] = []
+
+    def display(data: dict[str, str], *, raw: bool, display_id: bool = False) -> Place:
+        assert raw
+        places.append(Place(data))
+        return places[-1]
+
+    kernel = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr(builtins, "get_ipython", lambda: kernel, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.delenv("PAML_PROGRESS", raising=False)
+    monkeypatch.setattr("paml.progress._NotebookStep.EVERY_SECONDS", 0.0)
+    progress = chosen(None)
+    with suppress(KeyboardInterrupt), progress.step(f"training {NASTY}", 4) as step:
+        step.advance(3, NASTY)
+        raise KeyboardInterrupt
+    progress.say(NASTY)
+    assert chosen(False) is SILENT
+    first, then, last = places[0].shown
+    assert (last["text/html"], last["text/plain"]) == ("", "")  # nothing stays
+    for drawn, done in ((first, "0"), (then, "3")):
+        bar = ElementTree.fromstring(drawn["text/html"]).find("progress")
+        assert bar is not None
+        assert bar.attrib == {"value": done, "max": "4"}
+    assert "".join(ElementTree.fromstring(then["text/html"]).itertext()).count(NASTY) == 2
+    assert "".join(ElementTree.fromstring(places[1].shown[0]["text/html"]).itertext()) == NASTY

@@ -22,15 +22,20 @@ PROGRAM = (
     "from importlib import import_module; import_module('paml.training.loop').CHECKPOINT_BATCHES = 4;"
     "from paml.cli import main; main()"
 )
+DYING = (
+    "import os, signal; sync, left = os.fsync, iter(range({number}));"
+    "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL) if next(left, None) is None else sync(file);"
+)
+"""Put before the program, it ends the process when it wants to sync once more than so often."""
 SETTINGS = ("epochs=6", "ensemble_size=1", "hidden=8", "item_embedding=4", "index_every=4", "memory_index=kdtree")
 CHOICE = ("memory_size=100", "choice_part=true", "choice.item_embedding=4", "choice.memory_size=100")
 TIMED = ("settings.json", "metrics.jsonl")
 
 
-def command(data: Path, out: Path, *more: str) -> list[str]:
+def command(data: Path, out: Path, before: str = "") -> list[str]:
     """A training of AT-PAML with a choice part: memory, an index, an optimiser and two parts to be resumed."""
-    options = ["--method", "at_paml", "--out", str(out), "--threads", "1", *more]
-    return [sys.executable, "-c", PROGRAM, "train", str(data), *options, *SETTINGS, *CHOICE]
+    options = ["--method", "at_paml", "--out", str(out), "--threads", "1", *(["--resume"] if out.exists() else [])]
+    return [sys.executable, "-c", before + PROGRAM, "train", str(data), *options, *SETTINGS, *CHOICE]
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -56,7 +61,7 @@ def kill_until_done(data: Path, out: Path, rng: random.Random, kills: int, longe
     """Kill a training at most so often, each time after some seconds; the number of kills."""
     for done in range(kills + 1):
         process = subprocess.Popen(
-            command(data, out, *(["--resume"] if out.exists() else [])),
+            command(data, out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -71,6 +76,12 @@ def kill_until_done(data: Path, out: Path, rng: random.Random, kills: int, longe
         assert process.returncode == 0, errors
         return done
     raise AssertionError("unreachable")
+
+
+def killed_at_sync(data: Path, out: Path, number: int) -> bool:
+    """Whether a training was killed within its write after so many syncs; the moment does not depend on the machine."""
+    ended = subprocess.run(command(data, out, DYING.format(number=number)), capture_output=True, check=False)
+    return ended.returncode == -signal.SIGKILL
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ The lock's file says who holds it, for those who come second, and is removed at 
 
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ def hold(file: Path, what: Path, doing: str) -> Iterator[None]:
 def _acquire(file: Path, what: Path) -> int:
     """The lock's descriptor: of the file that has the name now, not of one that its last holder has just removed."""
     while True:
+        if _is_foreign(file):
+            raise PamlError("is not a regular file, as a lock is", where=file, remedy="remove it")
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             if fcntl is not None:
@@ -53,3 +56,11 @@ def _acquire(file: Path, what: Path) -> int:
         except OSError:  # a file system without locks
             return descriptor
         os.close(descriptor)
+
+
+def _is_foreign(file: Path) -> bool:
+    """Whether something has the lock's name that no lock is: a link, a pipe, a folder."""
+    try:
+        return not stat.S_ISREG(file.lstat().st_mode)
+    except FileNotFoundError:
+        return False

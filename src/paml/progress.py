@@ -2,6 +2,7 @@
 
 Commands show bars on a terminal, lines elsewhere. The library shows bars on a terminal and in notebooks and is silent
 elsewhere; `progress=False`, or PAML_PROGRESS=0 in the environment, turns them off, `progress=True` shows lines, too.
+Warnings are no progress: they are said in any case.
 """
 
 import os
@@ -9,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -34,7 +37,7 @@ class Step:
 
 
 class Progress:
-    """Silent; the base class of the others."""
+    """Silent but for warnings; the base class of the others."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
@@ -42,7 +45,8 @@ class Progress:
         yield Step()
 
     def say(self, text: str) -> None:
-        """Tell something that must not be overlooked."""
+        """Tell something that must not be overlooked, also where nobody watches the progress."""
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 SILENT = Progress()
@@ -125,16 +129,68 @@ class _LineStep(Step):
 class LineProgress(Progress):
     """Log lines on standard error, for files and pipes."""
 
-    def say(self, text: str) -> None:
-        """A line of its own."""
-        print(printable(text), file=sys.stderr, flush=True)
-
     @contextmanager
     def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
         """Print a line now and then, and at the end one with the time taken."""
         started = time.monotonic()
         yield _LineStep(title, total, in_bytes=in_bytes)
         print(f"{title}: done in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+class _NotebookStep(Step):
+    """A bar that is drawn anew a few times a second: every drawing is a message to the notebook."""
+
+    EVERY_SECONDS = 0.2
+
+    def __init__(self, title: str, total: int | None, *, in_bytes: bool) -> None:
+        from IPython.display import display
+
+        self._title, self._total, self._in_bytes = title, total, in_bytes
+        self._done, self._note, self._last = 0, "", time.monotonic()
+        self._place: Any = display(self._drawn(), raw=True, display_id=True)
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self._done, self._note = self._done + amount, note or self._note
+        now = time.monotonic()
+        if now - self._last >= self.EVERY_SECONDS:
+            self._last = now
+            self._place.update(self._drawn(), raw=True)
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        self._place.update({"text/plain": "", "text/html": ""}, raw=True)
+
+    def _drawn(self) -> dict[str, str]:
+        unit = 1e6 if self._in_bytes else 1
+        done, total = (f"{number / unit:,.0f}" for number in (self._done, self._total or 0))
+        count = f"{done} of {total}" if self._total else done
+        count += " MB" if self._in_bytes else ""
+        state = f'value="{self._done}" max="{self._total}"' if self._total else ""
+        line = escape(f"{count} {printable(self._note)}".strip())
+        return {
+            "text/plain": f"{self._title}: {count} {self._note}".strip(),
+            "text/html": f"<div>{escape(self._title)} <progress {state}></progress> {line}</div>",
+        }
+
+
+class NotebookProgress(Progress):
+    """Bars in the output of a cell; nothing but IPython is needed."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        from IPython.display import display
+
+        shown = printable(text)
+        display({"text/plain": shown, "text/html": f"<div><strong>{escape(shown)}</strong></div>"}, raw=True)
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Step]:
+        """Show a bar, removed when the step is done."""
+        bar = _NotebookStep(title, total, in_bytes=in_bytes)
+        try:
+            yield bar
+        finally:
+            bar.remove()
 
 
 def for_terminal() -> Progress:
@@ -152,6 +208,8 @@ def chosen(progress: Progress | bool | None) -> Progress:
     if progress is None and os.environ.get("PAML_PROGRESS", "").strip().lower() in OFF:
         return SILENT
     console = Console(stderr=True)
-    if progress is not False and (console.is_terminal or console.is_jupyter):
+    if progress is not False and console.is_jupyter:
+        return NotebookProgress()
+    if progress is not False and console.is_terminal:
         return BarProgress(console)
     return LineProgress() if progress else SILENT

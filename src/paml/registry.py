@@ -56,7 +56,7 @@ class Registry(Generic[T]):
         if name in self._builtin:
             return self._builtin[name]
         if name not in self._added:
-            self._load(name)
+            self._load(name)  # if it cannot be used, that is an error here, and no warning
         if name in self._added:
             return self._added[name][0]
         if name in self._broken:
@@ -74,6 +74,8 @@ class Registry(Generic[T]):
         """Every entry that can be used: those of paml first, in their order."""
         for name in sorted(self._entry_points()):
             self._load(name)
+            if name in self._broken:
+                warnings.warn(self._broken[name], PluginWarning, stacklevel=2)
         return {**self._builtin, **{name: entry for name, (entry, _) in self._added.items()}}
 
     def origin(self, name: str) -> Origin | None:
@@ -137,7 +139,6 @@ class Registry(Generic[T]):
                 self._added[name] = entry, origin
                 return
             self._broken[name] = f"{who}: it {reason}"
-        warnings.warn(self._broken[name], PluginWarning, stacklevel=2)
 
     def _reason(self, name: str, entry: object) -> str | None:
         """Why an entry cannot be used, in words that follow its name."""

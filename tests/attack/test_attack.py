@@ -76,7 +76,9 @@ def test_power_loss(tmp_path: Path) -> None:
 def test_kills(tmp_path: Path) -> None:
     data = paml.prepare("synthetic", out=tmp_path / "data", users=400, items=80).path
     kills.kill_until_done(data, tmp_path / "whole", random.Random(0), 0, 1.0)
-    assert kills.kill_until_done(data, tmp_path / "killed", random.Random(0), 3, 8.0) >= 1
+    for number in (2, 9, 20, 35):  # before the settings are there, and within both parts
+        assert kills.killed_at_sync(data, tmp_path / "killed", number), number
+    kills.kill_until_done(data, tmp_path / "killed", random.Random(0), 2, 8.0)
     assert kills.files(tmp_path / "killed") == kills.files(tmp_path / "whole")
 
 

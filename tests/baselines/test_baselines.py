@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from scipy.optimize import minimize_scalar
 
 import paml
@@ -27,10 +28,17 @@ from paml.testing import BaselineSuite
 from paml.testing.baselines import fitted
 from paml.testing.worlds import sparse_world
 
-CASES = [(kind, name) for kind in ("rating", "click") for name in baselines_for(kind)]
+
+def case(kind: str, one: Baseline) -> ParameterSet:
+    """A baseline outside the `dev` extra is tested where its package is installed."""
+    missing = pytest.mark.skipif(not one.is_installed(), reason=f"{one.needs} is not installed: paml[{one.extra}]")
+    return pytest.param((kind, one.name), marks=missing, id=f"{kind} {one.name}")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case))
+CASES = [case(kind, one) for kind in ("rating", "click") for one in baselines_for(kind).values()]
+
+
+@pytest.mark.parametrize("case", CASES)
 class TestContract(BaselineSuite):
     """Every baseline that predicts keeps the contract that others' baselines are held to."""
 
@@ -99,6 +107,8 @@ def test_identical_clicks_get_the_constant(clicked: float, click_world: paml.Dat
 def test_a_baseline_that_cannot_be_fitted_explains_why(world: paml.Dataset) -> None:
     with pytest.raises(SettingsError, match=r"needs the package 'no_such_package'; pip install 'paml\[baselines\]'"):
         Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, needs="no_such_package").fit(world)
+    with pytest.raises(SettingsError, match=r"pip install 'paml\[other\]'"):
+        Baseline("x", "x", frozenset({"rating"}), BASELINES["bias"].fitting, "no_such_package", "other").fit(world)
     with pytest.raises(SettingsError, match="'logistic' does not predict a rating; choose from training_mean"):
         BASELINES["logistic"].fit(world)
     with pytest.raises(SettingsError, match="did you mean 'lightgbm'"):
@@ -108,11 +118,11 @@ def test_a_baseline_that_cannot_be_fitted_explains_why(world: paml.Dataset) -> N
 def test_large_packages_are_imported_late_and_leave_threads_and_output_alone() -> None:
     program = """
 import sys, torch, paml.baselines
-assert not {"lenskit", "lightgbm", "sklearn", "pandas"} & set(sys.modules)
+assert not {"cmfrec", "lenskit", "lightgbm", "sklearn", "pandas"} & set(sys.modules)
 torch.ones(2, 2) @ torch.ones(2, 2)
 torch.set_num_threads(3)
-from paml.baselines.lenskit import _start_lenskit
-_start_lenskit()
+from paml.baselines.lenskit import start_lenskit
+start_lenskit()
 assert torch.get_num_threads() == 3
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)

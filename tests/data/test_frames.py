@@ -1,7 +1,9 @@
 """Tables in memory: the same data set as from files, whatever holds them, and clear errors for what cannot be read."""
 
 import datetime as dt
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,17 @@ def test_partitioned_parquet_as_a_lazy_frame(
     assert found.fingerprint == from_csv.fingerprint
 
 
+def test_a_sql_query_is_a_frame(tables: dict[str, pl.DataFrame], from_csv: paml.Dataset, tmp_path: Path) -> None:
+    found: dict[str, pl.DataFrame] = {}
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as database:
+        for name, frame in tables.items():
+            frame = frame.with_columns(pl.col(pl.Datetime).dt.to_string("iso:strict"))  # SQLite has no dates
+            database.execute(f"CREATE TABLE {name} ({', '.join(map(repr, frame.columns))})")
+            database.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * frame.width)})", frame.rows())
+            found[name] = pl.read_database(f"SELECT * FROM {name}", database)
+    assert paml.prepare(**found, out=tmp_path / "data").fingerprint == from_csv.fingerprint
+
+
 def mixed(frame: pl.DataFrame) -> pd.DataFrame:
     found = frame.to_pandas().astype({"user_id": object})
     found.loc[3, "user_id"] = "u3"
@@ -176,6 +189,14 @@ BAD: dict[str, tuple[Callable[[pl.DataFrame], Any], str]] = {
         lambda frame: frame.with_columns(rating=pl.Series(np.linspace(0, 1, len(frame)) ** 2)),
         "interactions: not found: target: 'rating' does not hold a few evenly spaced numbers",
     ),
+    "no column of items": (lambda frame: frame.drop("movie_id"), "interactions: not found: item: no column looks like"),
+    "no rows": (lambda frame: frame[:0], "interactions.parquet: has no rows"),
+    "pandas, with and without a time zone": (
+        lambda frame: frame.to_pandas().assign(
+            when=[one.replace(tzinfo=dt.UTC) if k % 2 else one for k, one in enumerate(frame["when"].to_list())]
+        ),
+        "interactions: column 'when' mixes time zones (None, UTC)",
+    ),
     "no columns": (lambda frame: frame.select([]), "interactions: has no columns"),
 }
 
@@ -187,6 +208,88 @@ def test_bad_frames_get_a_clear_error(case: str, tables: dict[str, pl.DataFrame]
         paml.prepare(interactions=spoil(tables["interactions"]), users=tables["users"], out=tmp_path / "data")
     assert str(error.value).startswith(message)
     assert list(tmp_path.iterdir()) == []
+
+
+SOME = pl.col("rating") > 4
+EVENT = {"event": "what", "weights": {"view": 1, "buy": 5}}
+BAD_EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a column that is missing": ({}, {"weight": "price"}, "interactions.parquet: has no column 'price'; known: "),
+    "a negative amount": ({"amount": -1.0}, {"weight": "amount"}, "interactions.parquet row 2: amount '-1.0' is not a"),
+    "an infinite amount": (
+        {"amount": float("inf")},
+        {"weight": "amount"},
+        "interactions.parquet row 2: amount 'inf' is",
+    ),
+    "an amount that is NaN": (
+        {"amount": float("nan")},
+        {"weight": "amount"},
+        "interactions.parquet row 2: amount is blank",
+    ),
+    "a type without a weight": (
+        {"what": "gift"},
+        EVENT,
+        "interactions.parquet: event 'gift', {} rows, has no weight; add",
+    ),
+    "no type": ({"what": None}, EVENT, "interactions.parquet row 2: what is blank"),
+    "a negative weight": (
+        {},
+        {"event": "what", "weights": {"view": -1}},
+        "schema: setting 'interactions.weights.view' is -1",
+    ),
+    "an infinite weight": (
+        {},
+        {"event": "what", "weights": {"view": float("inf")}},
+        "schema: setting 'interactions.weights.view' is inf; expected a finite number",
+    ),
+    "a weight that is NaN": (
+        {},
+        {"event": "what", "weights": {"view": float("nan")}},
+        "schema: setting 'interactions.weights.view' is nan; expected a finite number",
+    ),
+    "an item that is null": ({"movie_id": None}, {}, "interactions.parquet row 2: movie_id is blank"),
+    "no time": ({"when": None}, {"time": "when"}, "interactions.parquet row 2: when is blank"),
+    "text with and without an offset": (
+        {"when": "2025-01-01T10:00:00+01:00"},
+        {"time": "when"},
+        "interactions.parquet row 2: when '2025-01-01T10:00:00+01:00' is not a date like",
+    ),
+    "text in the future": (
+        {"when": "2099-01-01 00:00:00"},
+        {"time": "when"},
+        "interactions.parquet row 2: when is 2099-01-01",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EVENTS)
+def test_bad_events_get_a_clear_error(case: str, tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    """Some rows are spoilt, the second one first; nothing is written."""
+    values, keys, message = BAD_EVENTS[case]
+    log = tables["interactions"].with_columns(
+        pl.col("when").dt.to_string("%Y-%m-%d %H:%M:%S"), what=pl.lit("view"), amount=pl.lit(1.0)
+    )
+    log = log.with_columns(
+        pl.when(SOME).then(pl.lit(value)).otherwise(name).alias(name) for name, value in values.items()
+    )
+    schema = {"target": {"kind": "choice"}, "interactions": {"user": "user_id", "item": "movie_id", **keys}}
+    with pytest.raises(paml.PamlError) as error:
+        paml.prepare(interactions=log, schema=schema, out=tmp_path / "data")
+    assert str(error.value).startswith(message.format(log.filter(SOME).height))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_offsets_in_every_row_are_moments(tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    zoned = pl.when(SOME).then(pl.lit("2025-01-01T10:00:00+01:00")).otherwise(pl.lit("2025-01-01T10:00:00+05:00"))
+    log = tables["interactions"].with_columns(when=zoned)
+    found = paml.prepare(interactions=log, users=tables["users"], out=tmp_path / "data").interactions().collect()
+    nine, five = (dt.datetime(2025, 1, 1, hour, tzinfo=dt.UTC).timestamp() for hour in (9, 5))
+    assert set(found.select("target", "time").unique().rows()) == {
+        (1, five),
+        (2, five),
+        (3, five),
+        (4, five),
+        (5, nine),
+    }
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,10 @@ def test_a_rule_that_drops_most_users_is_said_loudly(tmp_path: Path, capsys: pyt
     assert note.startswith("warning: the rule 'no blank or invalid profile value' dropped 15 of 20 users, and kept 5")
     assert "drop_invalid_profiles=false keeps them" in note
     assert note in capsys.readouterr().err
+    for number, shown in enumerate((None, False)):  # where nobody watches, too
+        out = tmp_path / f"few{number}"
+        paml.prepare("tables", folder, out, drop_invalid_profiles=True, progress=shown, cold_share=1)
+        assert capsys.readouterr().err.splitlines() == [note]
     strict = ["drop_invalid_profiles=true", "cold_share=1", "--from", str(folder), "--out", str(tmp_path / "c")]
     told = CliRunner().invoke(app, ["data", "prepare", "tables", *strict])
     assert note in told.stderr

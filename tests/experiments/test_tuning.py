@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import polars as pl
+import psutil
 import pytest
 from benchmarks.attack.forge import forge
 from typer.testing import CliRunner
@@ -26,7 +28,7 @@ from paml.methods.registry import METHODS
 from paml.methods.spaces import Among, Range
 from paml.settings import build
 from paml.training.recipe import Recipe
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 QUICK = {"epochs": 2, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "patience": 0}
 
@@ -408,3 +410,82 @@ def test_judged_by_the_loss_a_search_is_the_usual_one(small: paml.Dataset, tmp_p
     usual, named = (search(small, tmp_path / name, budget=2, by=by) for name, by in (("a", None), ("b", "mse")))
     assert without_time(tmp_path / "a") == without_time(tmp_path / "b")
     assert usual.best.validation == named.best.validation
+
+
+@pytest.mark.slow
+def test_searches_share_a_storage(small: paml.Dataset, tmp_path: Path) -> None:
+    """Each has its own folder; trials of both count, and both end with the same recipe."""
+    storage, settings = str(tmp_path / "journal.log"), {**QUICK, "epochs": 1}
+    first = search(small, tmp_path / "a", budget=2, storage=storage, settings=settings)
+    second = search(small, tmp_path / "b", budget=3, storage=storage, settings=settings)
+    assert [trial["number"] for trial in log(tmp_path / "b")] == [0, 1, 2]
+    assert without_time(tmp_path / "b")[:2] == without_time(tmp_path / "a")
+    alone = search(
+        small, tmp_path / "alone", budget=3, settings=settings
+    )  # one after the other, it makes no difference
+    assert without_time(tmp_path / "alone") == without_time(tmp_path / "b")
+    assert second.best == alone.best
+    assert first.start == second.start
+    assert paml.load(second.run).settings.recipe.outer_rate == second.best.settings["outer_rate"]
+    study = optuna.load_study(
+        study_name=None, storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(storage))
+    )
+    assert [trial.params for trial in study.trials][1:] == [trial["settings"] for trial in log(tmp_path / "b")][1:]
+    assert [trial.value for trial in study.trials] == [trial["validation"] for trial in log(tmp_path / "b")]
+    with pytest.raises(SettingsError, match="was begun with a storage; repeat"):
+        search(small, tmp_path / "b", budget=3, settings=settings)
+    again = search(small, tmp_path / "c", budget=2, storage=f"sqlite:///{tmp_path / 'study.db'}", settings=settings)
+    assert again.best == first.best
+
+
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        (
+            "nonsense://user:secret@host/db",
+            "^nonsense: cannot be opened .*; give the path of a journal file, or the URL",
+        ),
+        ("no/such/folder/journal.log", "^no/such/folder/journal.log: cannot be opened"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened(small: paml.Dataset, tmp_path: Path, storage: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as raised:
+        search(small, tmp_path / "out", storage=storage)
+    assert "secret" not in str(raised.value)
+
+
+def test_trials_under_way_are_kept_away_from() -> None:
+    space = {"outer_rate": Range(1e-6, 1.0, log=True)}
+    rates = np.logspace(-6, 0, 24).tolist()
+    trials = [
+        Trial(n, "finished", abs(np.log10(rate) + 3), 1, {"outer_rate": rate}, [], 1) for n, rate in enumerate(rates)
+    ]
+
+    def proposed(under_way: list[dict[str, float]]) -> float:
+        """The share of proposals next to the best rate."""
+        found = [propose(trials, space, seed, 20, number=24, under_way=under_way) for seed in range(30)]
+        return float(np.mean([abs(np.log10(one.params["outer_rate"]) + 3) < 0.5 for one in found]))
+
+    assert proposed([{"outer_rate": 1e-3}] * 6) < proposed([])
+
+
+@pytest.mark.slow
+def test_jobs_share_the_trials_also_if_one_dies(small: paml.Dataset, tmp_path: Path) -> None:
+    settings = [f"{name}={value[0] if isinstance(value, tuple) else value}" for name, value in QUICK.items()]
+    options = ["--method", "reg_paml", "--budget", "6", "--jobs", "2", "--out", "out", "--json"]
+    command = [sys.executable, "-W", "error", "-m", "paml", "tune", str(small.path), *options, *settings]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: list((tmp_path / "out" / "runs").glob("job-*")) or process.poll() is not None)
+        workers = [one for one in psutil.Process(process.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+        workers[0].kill()
+        printed, _ = process.communicate()
+    found = SearchResult.model_validate_json(printed)
+    trials = log(tmp_path / "out")
+    assert [trial["number"] for trial in trials] == list(range(6))
+    start = paml.train(small, "reg_paml", out=tmp_path / "start", settings=QUICK)
+    assert trials[0]["validation"] == start.settings.summary["best_validation"] == found.start.validation
+    assert len({json.dumps(trial["settings"]) for trial in trials}) == 6
+    assert [run.name for run in (tmp_path / "out" / "runs").iterdir()] == [str(found.best.trial)]
+    assert paml.load(tmp_path / found.run).settings.recipe.outer_rate == found.best.settings["outer_rate"]
+    more = search(small, tmp_path / "out", budget=7)  # goes on, alone
+    assert sum(more.trials.values()) == 7

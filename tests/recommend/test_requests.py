@@ -152,3 +152,15 @@ def test_a_click_is_0_or_1(run_of: RunOf) -> None:
     with pytest.raises(paml.InputError, match=r"rating 0\.5; expected 0 or 1"):
         run.adapt(ratings={"3": 0.5})
     assert 0 <= run.adapt(ratings={"3": 1}).recommend(1)[0].score <= 1
+
+
+def test_a_checked_user_is_looked_up_once(run: paml.Run) -> None:
+    encoding = run.predictor.encoding
+    checked = encoding.checked(paml.NewUser({"gender": "F"}, [paml.Rating("3", 5)]))
+    assert encoding.encode(checked) is checked.encoded
+    other = paml.Run.load(run.path).predictor.encoding
+    again = other.encode(checked)
+    assert again is not checked.encoded, "rows of one run mean nothing to another"
+    assert again.index_S.tolist() == checked.encoded.index_S.tolist()
+    with pytest.raises(paml.PamlError):
+        encoding.checked(paml.NewUser({}, [paml.Rating("3", 77)]))

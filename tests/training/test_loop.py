@@ -221,6 +221,12 @@ def test_resume_needs_the_same_settings(world: paml.Dataset, tmp_path: Path) -> 
     assert paml.train(world, "paml", out=run.path, reuse=True, settings=QUICK).settings == run.settings
 
 
+def test_a_folder_that_cannot_be_looked_at_is_named(world: paml.Dataset, tmp_path: Path) -> None:
+    """As one of another user's would be; the library, too, says which and what to do."""
+    with pytest.raises(PamlError, match=r"cannot be read .*; choose another folder"):
+        paml.train(world, out=tmp_path / ("x" * 300), epochs=1, ensemble_size=1)
+
+
 def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
     for wrong, message in (
         ({"device": "warp"}, "device 'warp' cannot be used"),

@@ -10,9 +10,10 @@ import torch
 import paml
 from paml.episodes import candidates
 from paml.errors import FormatError, PamlError, SettingsError
+from paml.testing.methods import same_weights
 from paml.training import checkpoint, loop
 from paml.training.loop import Trainer
-from training.test_loop import PARTS, same
+from training.test_loop import PARTS
 
 Interrupt = Callable[[int], None]
 METHODS = {"rating": "at_paml", "choice": "at_paml", "both": "melu"}
@@ -66,7 +67,7 @@ def test_a_training_that_is_stopped_and_resumed_ends_with_equal_weights(
             with pytest.raises(FormatError, match=r"has not finished|no such run"):
                 paml.load(tmp_path / "run")
     assert stops > 1
-    assert same(whole, run)
+    assert same_weights(whole, run)
     assert not list(tmp_path.glob("run/**/resume"))
 
 
@@ -110,7 +111,7 @@ def test_a_finished_rating_part_is_not_trained_again(
     with pytest.raises(FormatError, match="training has not finished; resume the training"):
         paml.load(run.path)
     stop_after(1000)
-    assert same(resume(world, run), trained)
+    assert same_weights(resume(world, run), trained)
     assert (run.path / "weights.safetensors").stat().st_mtime_ns == before
 
 
@@ -132,7 +133,7 @@ def test_a_missing_preference_is_made_again(
         paml.load(run.path)
     stop_after(0)
     again = resume(world, run)
-    assert same(again, trained)
+    assert same_weights(again, trained)
     assert again.preference is not None
     assert trained.preference is not None
     assert again.preference.blend == trained.preference.blend
@@ -203,7 +204,7 @@ def test_large_catalogues_train_on_samples_and_rank_all_items(
     exact = paml.train(world, method, out=tmp_path / "exact", settings=settings)
     monkeypatch.setattr(candidates, "MAX_EXACT", 10)
     sampled = paml.train(world, method, out=tmp_path / "sampled", settings={**settings, "sampled_items": 20})
-    assert not same(exact, sampled)
+    assert not same_weights(exact, sampled)
     losses = [run.settings.summary["best_validation"] for run in (exact, sampled)]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert len(sampled.adapt(ratings={"3": 5.0}).scores()) == 80

@@ -162,7 +162,7 @@ def _further_metrics(results: Results) -> list[str]:
                 best = (min if metric.better == "lower" else max)(known, key=known.__getitem__)
                 found.append(f"{results.plan.labels[best]} is the best {kind}, {number(known[best], metric.digits)}")
         if found:
-            said.append(f"By {metric.label}, {listing(found)}.")
+            said.append(f"By {metric.label}, {'; '.join(found)}.")
     return said
 
 

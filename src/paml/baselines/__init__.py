@@ -7,6 +7,7 @@ registry       all of them, in the order used in tables
 rows           their inputs and outputs, and how their settings are chosen
 means          means and biases
 lenskit        LensKit's factorisation and item neighbours
+cmfrec         a factorisation of ratings, profiles and contents together
 factorisation  a factorisation that is refitted with the new users
 features       what boosting and regression know about a row
 boosting       LightGBM

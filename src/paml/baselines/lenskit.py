@@ -70,7 +70,7 @@ class LensKitModel:
 
 def fit_factorisation(data: Dataset, seed: int) -> Fitted:
     """Biased matrix factorisation by alternating least squares; new users are folded in."""
-    _start_lenskit()
+    start_lenskit()
     from lenskit.als import BiasedMFScorer
     from lenskit.training import TrainingOptions
 
@@ -89,7 +89,7 @@ def fit_neighbours(data: Dataset, seed: int) -> Fitted:
 
     An item with fewer than `min_neighbours` rated neighbours gets the bias, which matters for users with few ratings.
     """
-    _start_lenskit()
+    start_lenskit()
     from lenskit.knn import ItemKNNScorer
 
     dataset, fallback = _dataset(data), tuned_bias(data)
@@ -115,7 +115,7 @@ def _dataset(data: Dataset) -> "LensKitDataset":
     )
 
 
-def _start_lenskit() -> None:
+def start_lenskit() -> None:
     """Let LensKit set up its threads, and restore those of PyTorch and of the matrix products afterwards."""
     from lenskit.parallel import ensure_parallel_init
     from threadpoolctl import threadpool_limits

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from paml.baselines.item_item import ItemWeights, covered_items
-from paml.baselines.lenskit import _start_lenskit
+from paml.baselines.lenskit import start_lenskit
 from paml.baselines.popularity import Popularity
 from paml.baselines.rows import Fitted, Ranker, Setting, tune_ranker
 from paml.data.dataset import Dataset
@@ -238,7 +238,7 @@ def fit_implicit_factorisation(data: Dataset, seed: int) -> Fitted:
 
 def _tuned(data: Dataset, grid: tuple[dict[str, Setting], ...], fit: Callable[..., Ranker], *, dense: bool) -> Fitted:
     """The best of the grid; popularity alone where no training row counts. Of clicks, only clicked rows ever count."""
-    _start_lenskit()
+    start_lenskit()
     histories = Histories.of_training(data)
     popularity, item_K = Popularity.fit(histories), covered_items(histories) if dense else None
 

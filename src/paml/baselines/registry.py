@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from paml.baselines.boosting import fit_lightgbm
+from paml.baselines.cmfrec import fit_collective
 from paml.baselines.factorisation import fit_retrained
 from paml.baselines.item_item import fit_edlae
 from paml.baselines.lenskit import fit_factorisation, fit_neighbours
@@ -34,6 +35,8 @@ class Baseline:
     fitting: Callable[[Dataset, int], Fitted]
     needs: str | None = None
     """A package beyond paml's own dependencies."""
+    extra: str = "baselines"
+    """The extra of paml that installs it."""
     reference: bool = False
     """Listed above the line: the test users' support rows are among its training rows."""
     ranks: bool = False
@@ -51,7 +54,7 @@ class Baseline:
             raise SettingsError(problem, remedy=f"choose from {', '.join(fitting)}")
         if not self.is_installed():
             missing = f"the baseline '{self.name}' needs the package '{self.needs}'"
-            extra = "'paml[baselines]'" if BASELINE_REGISTRY.origin(self.name) is None else self.needs
+            extra = f"'paml[{self.extra}]'" if BASELINE_REGISTRY.origin(self.name) is None else self.needs
             raise SettingsError(missing, remedy=f"pip install {extra}")
 
     def fit(self, data: Dataset, seed: int = 0) -> Fitted:
@@ -67,6 +70,7 @@ _ALL = (
     Baseline("bias", "item + user bias", RATING, fit_bias),
     Baseline("lenskit_mf", "matrix factorisation, folded in (LensKit)", RATING, fit_factorisation, "lenskit"),
     Baseline("lenskit_knn", "item neighbours (LensKit)", RATING, fit_neighbours, "lenskit"),
+    Baseline("cmfrec", "collective factorisation (cmfrec)", RATING, fit_collective, "cmfrec", extra="cmfrec"),
     Baseline("constant_rate", "training rate", CLICK, fit_constant),
     Baseline("user_rate", "user's rate", CLICK, fit_user_mean),
     Baseline("logistic", "logistic regression", CLICK, fit_logistic, "sklearn"),

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from paml.cli.options import (
+    JobsOption,
+    JobThreadsOption,
     LikedOption,
     NamingCommand,
     RecipeOption,
-    ThreadsOption,
     interruptible,
     same_command,
     use_threads,
@@ -63,7 +64,12 @@ def compare_command(
     liked: LikedOption = None,
     form: FormOption = "text",
     as_json: JsonOption = False,
-    threads: ThreadsOption = 0,
+    jobs: JobsOption = 1,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", help="Dask scheduler whose workers to use, such as tcp://HOST:8786.", metavar="ADDRESS"),
+    ] = None,
+    threads: JobThreadsOption = 0,
 ) -> None:
     """Compare methods and baselines over several trials: tables, tests, figures and a report."""
     from paml.experiments.compare import ABLATION, compare
@@ -83,6 +89,9 @@ def compare_command(
             same_split=same_split,
             group_by=group_by,
             liked=liked,
+            jobs=jobs,
+            threads_per_job=threads or 1,
+            dask=dask,
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )
@@ -113,6 +122,7 @@ def demo_command(
     ] = None,
 ) -> None:
     """Compare every method and baseline on the embedded data set, and write a report."""
+    from paml.baselines import find_baseline
     from paml.data.describe import describe
     from paml.experiments.demo import run_demo
     from paml.progress import for_terminal
@@ -127,7 +137,9 @@ def demo_command(
     low = f"no predictor can have a lower {metric} than {best:.3f}"
     console.print(f"The {target}' own noise: {low} (seed 0's test users).")
     if result.left_out:
-        console.print(f"Not installed, so excluded: {', '.join(result.left_out)} (pip install 'paml[baselines]').")
+        extras = ",".join(sorted({find_baseline(name).extra for name in result.left_out}))
+        missing = f"Not installed, so excluded: {', '.join(result.left_out)} (pip install 'paml[{extras}]')."
+        console.print(missing, markup=False)
     console.print(f"report: {result.folder / 'report.html'}", markup=False, soft_wrap=True)
     console.print("next, with your own data: paml data inspect ratings.csv users.csv items.csv", soft_wrap=True)
 

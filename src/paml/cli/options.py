@@ -25,6 +25,11 @@ LikedOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads to use; 0 for one per core.", min=0)]
+JobThreadsOption = Annotated[
+    int,
+    typer.Option("--threads", help="Threads to use; 0 for one per core or, with several jobs, one for each.", min=0),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", help="Processes of this machine to use at once.", min=1)]
 
 
 def _methods() -> Iterable[str]:
@@ -67,7 +72,7 @@ class Commands(TyperGroup):
                 if parameter.name == error.argument and parameter.param_type_name == "option":
                     error.add_note(f"({parameter.opts[0]})")
             again = getattr(error, "again", None)
-            if again is not None:
+            if again is not None and not isinstance(self.commands[ctx.invoked_subcommand], Commands):
                 options = [
                     part for name, value in again.options.items() for part in (f"--{name}", shortened(value, 200))
                 ]

@@ -121,6 +121,10 @@ def serve_command(
     threads: Annotated[
         int, typer.Option("--threads", help="Threads for the model's products; 0 for one per core.", min=0)
     ] = 1,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", help="Processes that serve, with one copy of the model in memory.", min=1, max=64),
+    ] = 1,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         typer.Option("--log-level", help="What to log; `warning` omits single requests."),
@@ -172,7 +176,7 @@ def serve_command(
         return
     address = Address(host, port, tuple(name or ()))
     limits = Limits(per_second=rate, max_wait=max_wait, connections=connections)
-    serve(path, Options(address, store, limits, batch, threads, log_level, max_users, drain))
+    serve(path, Options(address, store, limits, batch, threads, log_level, max_users, drain, workers))
 
 
 def _key_line(key: "Key") -> str:

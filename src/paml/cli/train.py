@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from paml.cli.options import (
+    JobsOption,
+    JobThreadsOption,
     LikedOption,
     MethodOption,
     NamingCommand,
@@ -46,8 +48,11 @@ def train_command(
         str, typer.Option("--parallel", help="With torchrun: processes share users, or members.", metavar="WHAT")
     ] = "users",
     threads: ThreadsOption = 0,
-    tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard logs.", metavar="DIR")
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log", help="Also log to tensorboard:DIR, mlflow[:URI] or wandb[:PROJECT]; repeatable.", metavar="LOGGER"
+        ),
     ] = None,
 ) -> None:
     """Train a method on a prepared data set."""
@@ -67,7 +72,7 @@ def train_command(
             reuse=reuse,
             device=device,
             parallel=parallel,
-            tensorboard=tensorboard,
+            log=log or (),
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )
@@ -126,8 +131,17 @@ def tune_command(
             "--by", help="Metric that judges trials, such as ndcg10; the loss if not given.", metavar="METRIC"
         ),
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            help="Journal file, or URL of a database, of a search that several commands share.",
+            metavar="URL",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    threads: ThreadsOption = 0,
+    jobs: JobsOption = 1,
+    threads: JobThreadsOption = 0,
 ) -> None:
     """Search for better settings of a method, judged by validation users, and write them as a recipe."""
     from paml.experiments.tuning.search import tune
@@ -145,6 +159,9 @@ def tune_command(
             out=out,
             space=space,
             by=by,
+            jobs=jobs,
+            threads_per_job=threads or 1,
+            storage=storage,
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )

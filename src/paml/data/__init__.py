@@ -14,7 +14,10 @@ keywords         settings as keyword arguments, for type checkers
 notes            what people should know about the result
 reuse            a data set that is there already, for a call that would make the same one
 resplit          the same users, split with another seed
+row_order        the interactions in order of users, sorted in bounded memory
+row_files        the interactions on disk, written some users at a time
 build            splits users, orders rows, encodes fields, records everything
+croissant        the same for catalogues, in MLCommons' format
 describe         what a prepared data set contains
 show             the same in a notebook
 sources          where raw tables come from

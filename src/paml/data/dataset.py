@@ -293,9 +293,14 @@ def _anew(path: Path, values: Mapping[str, Any]) -> Again:
     """The command that prepares a data set of another version again; only its input is not known any more."""
     source = values.get("source")
     found = source if isinstance(source, dict) else {}
-    chosen = found.get("settings")
-    settings = [f"{key}={value}" for key, value in chosen.items()] if isinstance(chosen, dict) else []
+    both = [given for given in (found.get("settings"), values.get("protocol")) if isinstance(given, dict)]
+    settings = [f"{key}={_written(value)}" for given in both for key, value in given.items() if value is not None]
     return Again(["data", "prepare", str(found.get("name", "SOURCE")), *settings], {"out": f"{path}-new"})
+
+
+def _written(value: object) -> object:
+    """A setting's value as it is written in a command."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 Stamp = tuple[tuple[int, ...], ...]

@@ -39,6 +39,8 @@ from paml.progress import SILENT, Progress, chosen as chosen_progress
 from paml.settings import Settings, build, build_all
 
 DEFAULT_FOLDER = Path("paml-data")
+COUNTED_ROWS = 1 << 24
+"""Rows whose users are counted at once."""
 
 
 def prepare(
@@ -254,18 +256,19 @@ def _counts(raw: RawData) -> tuple[pl.DataFrame, int]:
     """
     target, scale = pl.col("target").cast(pl.Float64), raw.schema.target
     invalid = ~scale.is_valid(target)
-    counts = (
-        raw.interactions.group_by("user")
-        .agg(
-            _rows=pl.len().cast(pl.Int64),
-            _positives=(target > 0).sum().cast(pl.Int64),
-            _lowest=target.min(),
-            _highest=target.max(),
-            _items=(pl.len() if scale.kind == "click" else pl.col("item").n_unique()).cast(pl.Int64),
-            _invalid=invalid.sum(),
-        )
-        .collect(engine="streaming")
-    )
+    columns = {
+        "_rows": pl.len().cast(pl.Int64),
+        "_positives": (target > 0).sum().cast(pl.Int64),
+        "_lowest": target.min(),
+        "_highest": target.max(),
+        "_items": (pl.len() if scale.kind == "click" else pl.col("item").n_unique()).cast(pl.Int64),
+        "_invalid": invalid.sum(),
+    }
+    # items of a user are counted in a set, so that memory grows with the rows: a share of the users at a time
+    shares = raw.interactions.select(pl.len()).collect().item() // COUNTED_ROWS + 1
+    of_share = (raw.interactions.filter(pl.col("user").hash() % shares == share) for share in range(shares))
+    logs = of_share if shares > 1 else [raw.interactions]
+    counts = pl.concat([log.group_by("user").agg(**columns).collect(engine="streaming") for log in logs])
     if not len(counts):
         raise DataError("has no rows", where=raw.files.get("interactions", "interactions"), remedy="name another file")
     if counts["_invalid"].sum():

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from paml.data.row_files import TrainingRows
 from paml.data.schema import Field
 
 MIN_RATE = 1e-6  # so that the logarithm of a rate without any click is finite
 
 
-def with_rates(items: pl.DataFrame, fields: Sequence[Field], training_rows: pl.DataFrame) -> pl.DataFrame:
+def with_rates(items: pl.DataFrame, fields: Sequence[Field], training: TrainingRows) -> pl.DataFrame:
     """Add each derived field: (sum of targets + strength * mean target) / (n + strength) over training rows."""
     derived = [field for field in fields if field.derived is not None]
     if not derived:
         return items
-    item_N = training_rows["item"].to_numpy()
-    target_N = training_rows["target"].cast(pl.Float64).to_numpy()
+    item_N, target_N = training.array("item"), training.array("target").astype(np.float64)
     total_I = np.bincount(item_N, weights=target_N, minlength=len(items))
     count_I = np.bincount(item_N, minlength=len(items))
     mean = target_N.mean()

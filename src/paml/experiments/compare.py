@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-
-from paml.analysis.plan import Entry, Plan, cell_folder
+from paml.analysis.plan import Plan, cell_folder
 from paml.analysis.results import MissingCell, Results, write_failures
 from paml.data.dataset import Dataset
-from paml.data.resplit import resplit
-from paml.errors import TrainingError
+from paml.errors import SettingsError, TrainingError
 from paml.experiments.cells import run_cell
 from paml.experiments.environment import record_environment
+from paml.experiments.grid import Cell, CellTimes, Crew, cluster_for, run_at_once, split_of
 from paml.experiments.plan import choose_entries, make_plan, open_comparison
+from paml.experiments.workers import Workers, check_jobs
 from paml.files import make_folder
 from paml.locks import NAME as LOCK, hold
-from paml.progress import Inside, Progress, chosen
+from paml.progress import Inside, Progress, Step, chosen
 from paml.report.refresh import refresh
 from paml.training.keywords import CompareSettings
 
@@ -49,6 +48,9 @@ def compare(
     same_split: bool = False,
     group_by: str | None = None,
     liked: float | None = None,
+    jobs: int = 1,
+    threads_per_job: int = 1,
+    dask: str | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Unpack[CompareSettings],
@@ -63,9 +65,16 @@ def compare(
     continued, extended by new entries and seeds, or returned if it is finished, unless `reuse=False`. A training that
     diverges is excluded with the reason, and the others go on. `progress` is as in `paml.train`.
 
+    With `jobs` above 1, as many cells are fitted at once, in processes of their own with `threads_per_job` threads; a
+    cell whose process dies is done again. `dask` is the address of a Dask scheduler, on whose workers cells are fitted
+    instead: they must see data set and `out` under the same names.
+
     >>> results = paml.compare(data, ["melu", "reg_paml"], seeds=3, out="comparison")
     >>> results.verdict
     """
+    check_jobs(jobs, threads_per_job)
+    if dask is not None and jobs > 1:
+        raise SettingsError("jobs and dask are given", remedy="give one: a Dask cluster has workers", argument="dask")
     data, shown = Dataset.of(data), chosen(progress)
     data.verify_once(shown)
     entries = choose_entries(data.schema.target.kind, recipe, methods, baselines, variants)
@@ -82,50 +91,49 @@ def compare(
     folder = Path(out)
     make_folder(folder)
     with hold(folder / LOCK, folder, "comparing in it"):
-        run_grid(data, folder, open_comparison(folder, wanted, reuse=reuse), shown)
+        plan = open_comparison(folder, wanted, reuse=reuse)
+        crew: Crew | None = None
+        if dask is not None:
+            crew = cluster_for(dask, data, folder, plan, threads_per_job)
+        elif jobs > 1:
+            crew = Workers(jobs, threads_per_job)
+        run_grid(data, folder, plan, shown, crew, threads_per_job)
         return refresh(folder)
 
 
-def run_grid(data: Dataset, folder: Path, plan: Plan, progress: Progress) -> None:
-    """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries."""
+def run_grid(
+    data: Dataset, folder: Path, plan: Plan, progress: Progress, crew: Crew | None = None, threads_per_job: int = 1
+) -> None:
+    """Run every cell that is not finished yet, seed by seed, so that early reports compare all entries.
+
+    Without a crew, one after the other in this process.
+    """
     cells = [(entry, seed) for seed in plan.seeds for entry in plan.entries]
     todo = [(entry, seed) for entry, seed in cells if not cell_folder(folder, entry.name, seed).exists()]
     if todo:
-        record_environment(folder)
-    took: dict[str, tuple[bool, float]] = {}
+        record_environment(folder, None if crew is None else threads_per_job)
     failures: list[MissingCell] = []
     with progress.step("comparing", len(cells)) as step:
         step.advance(len(cells) - len(todo))
-        for number, (entry, seed) in enumerate(todo):
-            note = f"{entry.name}, seed {seed}{_time_left(todo[number:], took)}"
-            step.advance(0, note)
-            started = time.perf_counter()
-            split = _split(data, folder, plan, seed)
-            try:
-                run_cell(split, folder, plan, entry, seed, Inside(step, note))
-            except TrainingError as error:
-                failures.append(MissingCell(method=entry.name, seed=seed, reason=error.what))
-            took[entry.name] = entry.learned, time.perf_counter() - started
-            step.advance(1)
+        if crew is None:
+            failures = _run_one_by_one(data, folder, plan, todo, step)
+        elif todo:
+            failures = run_at_once(data, folder, plan, todo, step, crew)
     write_failures(folder, failures)
 
 
-def _time_left(todo: list[tuple[Entry, int]], took: Mapping[str, tuple[bool, float]]) -> str:
-    """Estimated from the same entries with other seeds or, without any, from entries of the same kind."""
-    seconds = 0.0
-    for entry, _ in todo:
-        alike = [spent for learned, spent in took.values() if learned == entry.learned]
-        if not alike:
-            return ""  # nothing of its kind was fitted yet
-        seconds += took[entry.name][1] if entry.name in took else float(np.mean(alike))
-    return f", about {seconds / 60:.0f} min left" if seconds >= 60 else ", less than a minute left"
-
-
-def _split(data: Dataset, folder: Path, plan: Plan, seed: int) -> Dataset:
-    """The data set as it is for seed 0, with another split for each other seed."""
-    if plan.same_split or seed == 0:
-        return data
-    path = folder / "splits" / str(seed)
-    split = Dataset.open(path) if path.exists() else resplit(data, data.manifest.protocol.seed + seed, path)
-    split.verify_once()
-    return split
+def _run_one_by_one(data: Dataset, folder: Path, plan: Plan, todo: Sequence[Cell], step: Step) -> list[MissingCell]:
+    """Run cells in this process; those that failed."""
+    times, failures = CellTimes(), []
+    for number, (entry, seed) in enumerate(todo):
+        note = f"{entry.name}, seed {seed}{times.left(todo[number:])}"
+        step.advance(0, note)
+        started = time.perf_counter()
+        split = split_of(data, folder, plan, seed)
+        try:
+            run_cell(split, folder, plan, entry, seed, Inside(step, note))
+        except TrainingError as error:
+            failures.append(MissingCell(method=entry.name, seed=seed, reason=error.what))
+        times.add(entry, time.perf_counter() - started)
+        step.advance(1)
+    return failures

@@ -15,8 +15,8 @@ from paml.methods.registry import METHOD_REGISTRY
 PACKAGES = ("torch", "numpy", "scipy", "polars", "lenskit", "lightgbm", "scikit-learn")
 
 
-def this_environment() -> Environment:
-    """Versions of Python and of what computes, the platform, and the number of threads."""
+def this_environment(threads: int | None = None) -> Environment:
+    """Versions of Python and of what computes, the platform, and the number of threads (of each job, if given)."""
     versions = dict(_others())
     for name in PACKAGES:
         try:
@@ -26,7 +26,7 @@ def this_environment() -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
-        threads=torch.get_num_threads(),
+        threads=threads or torch.get_num_threads(),
         packages=versions,
     )
 
@@ -39,8 +39,8 @@ def _others() -> Iterator[tuple[str, str]]:
                 yield origin.package, origin.version
 
 
-def record_environment(folder: Path) -> None:
+def record_environment(folder: Path, threads: int | None = None) -> None:
     """Add this environment to a comparison's, unless it is there: a continued comparison may have several."""
-    known, here = read_environments(folder), this_environment()
+    known, here = read_environments(folder), this_environment(threads)
     if here not in known:
         write_environments(folder, (*known, here))

@@ -29,8 +29,7 @@ def choose_entries(
     variants: Sequence[str],
 ) -> list[Entry]:
     """The named entries; without names, all methods of the recipe and all baselines that are installed."""
-    known = baselines_for(kind) | rankers_for(kind)
-    chosen = [name for name in known if known[name].is_installed()] if baselines is None else baselines
+    chosen = _installed_baselines(kind) if baselines is None else baselines
     wanted = methods_of(str(recipe)) if methods is None else methods
     return [
         *(_baseline(name) for name in chosen),
@@ -49,6 +48,11 @@ def variant(text: str) -> Entry:
         method=method,
         settings=parse_assignments(settings),
     )
+
+
+def _installed_baselines(kind: str) -> list[str]:
+    known = baselines_for(kind) | rankers_for(kind)
+    return [name for name, baseline in known.items() if baseline.is_installed()]
 
 
 def _baseline(name: str) -> Entry:

@@ -7,6 +7,8 @@ members       what answers otherwise, and knows the steps of adapting: members o
 user          a user who predicts and recommends, and why
 preference    what lists are ordered by: choice, what goes with what, popularity by profile, predicted rating
 ordering      the same in few operations, for new users
+candidates    a large catalogue's items that may be the best, found by an index
+sample_users  users made up to measure that with
 requests      a new user's profile and ratings, checked and encoded
 catalogue     all items: names, content, how well known; found by id or title
 familiarity   how likely a user is to know an item, given others

@@ -3,9 +3,11 @@
 Legend: I all items, in the order of the data set's item rows.
 """
 
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +50,13 @@ class Catalogue:
         self._row = {item: row for row, item in enumerate(self.ids)}
         self._sorted = sorted(self.ids)
         text = pl.concat_str(pl.Series(self.titles), pl.lit(" "), table["item"])
-        self._known_first = (
+        known_first = (
             pl.select(_plain(text).alias("text"), pl.Series("ratings", self.ratings_I))
             .with_row_index("row")
             .sort("ratings", descending=True, maintain_order=True)
         )
+        # plain Python from here on: Polars has threads, which a process that is forked later does not have
+        self._known_first: list[tuple[int, str]] = known_first.select("row", "text").rows()
 
     @classmethod
     def load(cls, path: Path, expected: Listed, schema: Schema) -> "Catalogue":
@@ -101,11 +105,9 @@ class Catalogue:
         """
         if limit < 1:
             raise SettingsError(f"search limit {limit}", remedy="expected 1 or more")
-        words = dict.fromkeys(pl.select(_plain(pl.lit(text[:MAX_QUERY_LENGTH]))).item().split()[:MAX_WORDS])
-        found = self._known_first
-        for word in sorted(words, key=len, reverse=True):  # the longest first: each looks only at what others left
-            found = found.filter(pl.col("text").str.contains(word, literal=True))
-        rows = found["row"].head(limit).to_list()
+        words = sorted(dict.fromkeys(_plain_text(text[:MAX_QUERY_LENGTH]).split()[:MAX_WORDS]), key=len, reverse=True)
+        found = (row for row, known in self._known_first if all(word in known for word in words))
+        rows = [*islice(found, limit)]
         exact = self._row.get(text.strip())
         if exact is not None:
             rows = [exact, *(row for row in rows if row != exact)][:limit]
@@ -144,6 +146,12 @@ def write_catalogue(data: Dataset, path: Path, seed: int) -> None:
     write_table(path, data.items().collect().with_columns(columns))
 
 
-def _plain(text: pl.Expr) -> pl.Expr:
+def _plain_text(text: str) -> str:
     """Lower case without accents."""
+    apart = unicodedata.normalize("NFKD", text)
+    return "".join(sign for sign in apart if not unicodedata.category(sign).startswith("M")).lower()
+
+
+def _plain(text: pl.Expr) -> pl.Expr:
+    """The same for a column."""
     return text.str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()

@@ -134,6 +134,20 @@ class Plan:
         parts = [mean_prediction(self._head, out_NKR.view(M, B, K, -1).mT) for out_NKR in outputs]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
+    @property
+    def table(self) -> JointTable:
+        """The rows of all items."""
+        return self._table
+
+    @property
+    def has_directions(self) -> bool:
+        """Whether predictions order items about as the sum of all members' outputs does, which is one per member."""
+        return self._head.outputs == 1 and not self._head.over_items
+
+    def direction(self, users: PlannedUsers) -> Tensor:
+        """What rows of all members, side by side, are multiplied by for a single user, to get that sum, (M E)."""
+        return self._in_context(users, None)[..., 0].flatten()
+
     def _adapt(self, users: Sequence[EncodedUser]) -> PlannedUsers:
         weights_MBEK, h_MBH = self._unadapted(users)
         rate = self._rates(h_MBH)

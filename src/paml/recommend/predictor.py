@@ -10,6 +10,7 @@ Legend: B users, I all items, R rows, S support rows.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from paml.data.dataset import Vocabulary
 from paml.data.schema import Schema, Target
 from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.methods.learner import Ensemble
+from paml.recommend.candidates import RECALL_AT, CandidateIndex, Measured, Probe, index_of
 from paml.recommend.catalogue import Catalogue
 from paml.recommend.members import AdaptedUsers, Member, Members
 from paml.recommend.ordering import Ordering
@@ -33,7 +35,10 @@ from paml.recommend.requests import (
     as_profile,
     as_ratings,
 )
+from paml.recommend.sample_users import sample_users
 from paml.recommend.user import Scores, User
+
+PROBES = 50  # generated users for whom an index is measured
 
 
 class Predictor:
@@ -76,6 +81,12 @@ class Predictor:
         if choice is not None:
             self.choice = Predictor(choice, schema, vocabulary, catalogue, reference_users, major_above=major_above)
         self.adapt()  # the first search builds AT-PAML's index: do it now, not while threads share it
+        self.index: CandidateIndex | None = None
+        """Of a large catalogue: finds candidates for lists by predicted rating."""
+        self.measured: Measured | None = None
+        """How that index does."""
+        if self.plan is not None and self.plan.has_directions and not self.chooses:  # chances depend on all items
+            self.index, self.measured = index_of(self.plan.table, self._probes) or (None, None)
 
     def __repr__(self) -> str:
         return f"Predictor({len(self.members)} members, {len(self.catalogue):,} items, by {', '.join(self.orders)})"
@@ -111,6 +122,7 @@ class Predictor:
     def adapt_many(self, new_users: Sequence[NewUser], *, score: bool = False) -> list[User]:
         """Adapt to any number of users in one call of the engine; with `score`, all items are scored at once, too.
 
+        With an index (large catalogues), lists need no scores of all items, and none are made in advance.
         Profile and ratings may be empty: without ratings theta itself is used with the profile, without a profile every
         field is unknown.
         """
@@ -119,7 +131,8 @@ class Predictor:
         encoded = [self.encoding.encode(new_user) for new_user in new_users]
         adapted = self.adapted(encoded)
         rate_B = adapted.rate_B.tolist()
-        score_BI = self._scores(encoded, adapted) if score else [Scores()] * len(encoded)
+        score_all = score and self.index is None
+        score_BI = self._scores(encoded, adapted) if score_all else [Scores()] * len(encoded)
         return [
             User(self, new_user, encoded[b], adapted.of(b), rate_B[b], scores)
             for b, (new_user, scores) in enumerate(zip(new_users, score_BI, strict=True))
@@ -137,6 +150,28 @@ class Predictor:
         preference_BI = self.preferred(encoded, log_p_BI, score_BI if self.rates else None)
         parts = zip(score_BI, log_p_BI, preference_BI, strict=True)
         return [Scores(output_I, log_p_I, preference_I) for output_I, log_p_I, preference_I in parts]
+
+    def candidates(self, users: AdaptedUsers | PlannedUsers, n: int, more: int) -> np.ndarray | None:
+        """Rows of the items that may be the n best for a single user, and of some more; None without an index."""
+        if self.index is None or self.measured is None or self.plan is None or isinstance(users, AdaptedUsers):
+            return None
+        count = self.measured.candidates * max(1, n // RECALL_AT) + more
+        return self.index.find(self.plan.direction(users), count, self.measured.breadth)
+
+    @torch.inference_mode()
+    def _probes(self) -> list[Probe]:
+        """Generated users, to measure an index with."""
+        assert self.plan is not None, "an index is made of a plan"
+        rng = np.random.default_rng(0)
+        made = sample_users(self.fields, self.catalogue, self.target, PROBES, rng)
+        return [self._probe(self.plan, self.plan.adapt([self.encoding.encode(one)])) for one in made]
+
+    def _probe(self, plan: Plan, users: PlannedUsers) -> Probe:
+        return Probe(
+            plan.direction(users),
+            lambda: float(self.score_all(users)[0].topk(RECALL_AT).values[-1]),
+            lambda row_R: self.score(users, row_R)[0],
+        )
 
     def adapted(self, encoded: Sequence[EncodedUser]) -> AdaptedUsers | PlannedUsers:
         """New users, adapted."""

@@ -109,6 +109,15 @@ class EncodedUser:
     """One for each rating; none for data sets without context."""
 
 
+@dataclass(frozen=True, repr=False)
+class CheckedUser(NewUser):
+    """A new user who was checked and looked up, so that it is not done again."""
+
+    encoded: EncodedUser = dataclass_field(kw_only=True, compare=False)
+    by: "Encoding" = dataclass_field(kw_only=True, compare=False)
+    """What looked them up: for another run, they are looked up anew."""
+
+
 @dataclass(frozen=True)
 class ProfileField:
     """A field that a profile may have and, for categories, its known values, most common first."""
@@ -155,8 +164,14 @@ class Encoding:
         """Whether interactions have context fields."""
         return bool(self._context)
 
+    def checked(self, new_user: NewUser) -> CheckedUser:
+        """The new user together with what they were looked up as."""
+        return CheckedUser(new_user.profile, new_user.ratings, encoded=self.encode(new_user), by=self)
+
     def encode(self, new_user: NewUser) -> EncodedUser:
-        """Check and look up everything that is known about a new user."""
+        """Check and look up everything that is known about a new user; nothing, if this was done."""
+        if isinstance(new_user, CheckedUser) and new_user.by is self:
+            return new_user.encoded
         profile, ratings = new_user.profile, new_user.ratings
         _check_names(profile, self._profile_names, "profile field")
         index_S = self._catalogue.rows([rating.item for rating in ratings])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paml.errors import SettingsError, shortened
+from paml.recommend.candidates import MAX_LIST
 from paml.recommend.elicitation import MAX_MEMBERS, Question, best_question
 from paml.recommend.explain import Reason, effects_on_choice, effects_on_preference, effects_on_rating
 from paml.recommend.members import AdaptedUsers
@@ -150,11 +151,11 @@ class User:
         if n < 1:
             raise SettingsError(f"n is {n}", remedy="expected 1 or more")
         order = self._order(by)
-        if among is None:
+        candidate_R = self._found(n, order) if among is None else np.unique(self.predictor.catalogue.rows(among))
+        if candidate_R is None:
             score_I = self._scores(context, order).numpy()
             row_R, score_R = _best(score_I, n, self._encoded.index_S if exclude_seen else None)
         else:
-            candidate_R = np.unique(self.predictor.catalogue.rows(among))
             if exclude_seen:
                 candidate_R = np.setdiff1d(candidate_R, self._encoded.index_S)
             few = order == "rating"
@@ -238,7 +239,7 @@ class User:
         """Bytes that are kept for this user, scores included; tensors of a whole batch count in full."""
         storages = [tensor.untyped_storage() for tensor in self.adapted.tensors()]
         own = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-        orders = 3 if self.predictor.chooses else 1
+        orders = 3 if self.predictor.chooses else 1 if self.predictor.index is None else 0
         scores = 4 * len(self.predictor.catalogue) * orders  # cached once they are computed
         return own + scores + RATING_BYTES * len(self.new_user.ratings)
 
@@ -249,6 +250,12 @@ class User:
     def _chooser(self) -> "Predictor":
         """The part that knows about choice."""
         return self.predictor.choice or self.predictor
+
+    def _found(self, n: int, by: By) -> np.ndarray | None:
+        """Rows of the items that may be the best; None if all are scored already, or have to be."""
+        if by != "rating" or n > MAX_LIST or self._known.output_I is not None:
+            return None
+        return self.predictor.candidates(self.adapted, n, len(self._encoded.index_S))
 
     def _scores(self, context: Values | None, by: By) -> Tensor:
         """(I)"""
@@ -318,6 +325,8 @@ class User:
         return effects_on_preference(predictor.preference, batch, index_R, choice_RS, log_p_I, rating_RS, rating_R)
 
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
+        if not len(row_R):
+            return np.zeros(0, dtype=np.float32)
         if context is None and self._known.output_I is not None:
             known_R: np.ndarray = self._known.output_I.numpy()[row_R]
             return known_R

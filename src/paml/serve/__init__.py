@@ -1,6 +1,7 @@
 """The service: users and their ratings in a store, recommendations over HTTP, and a page to try them.
 
-server       the process: address, signals, workers
+server       the process: address, signals
+workers      several processes that share an address, the store and the model's memory
 connections  how many connections there may be, and for how long one may be silent
 descriptors  how many files and sockets the process may have
 middleware   checks around every request: host, key, rate, body, headers

@@ -287,8 +287,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         summary="The best items for a user who is not stored",
     )
     async def recommend(body: schemas.RecommendIn) -> Response:
-        new_user = NewUser(body.profile, body.as_ratings())
-        await service.check(new_user, body.among or ())
+        new_user = await service.check(NewUser(body.profile, body.as_ratings()), body.among or ())
 
         def finish(user: User) -> dict[str, Any]:
             return recommendations(user, body.n, body.why, body.among, exclude_seen=body.exclude_seen, by=body.by)
@@ -298,6 +297,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
 def _add_model(app: FastAPI, service: Service, run: Run) -> None:
     predictor, target = service.predictor, run.settings.data_schema.target
+    found = predictor.measured
 
     @app.get("/v1/items", response_model=schemas.ItemsOut, responses=_problems(422), summary="Search the catalogue")
     async def get_items(
@@ -310,6 +310,7 @@ def _add_model(app: FastAPI, service: Service, run: Run) -> None:
         "method": run.settings.method,
         "target": {"kind": target.kind, "low": target.low, "high": target.high, "step": target.step},
         "items": len(predictor.catalogue),
+        "index": found and {"candidates": found.candidates, "recall": found.recall},
         "fields": [
             {"name": field.name, "kind": str(field.kind), "values": list(field.values[:VALUES_SHOWN])}
             for field in predictor.fields

@@ -340,6 +340,7 @@ class ModelOut(Answer):
                     "method": "ridge",
                     "target": {"kind": "rating", "low": 1, "high": 5, "step": 1},
                     "items": 3883,
+                    "index": None,
                     "fields": [{"name": "gender", "kind": "categorical", "values": ["M", "F"]}],
                     "by": ["preference", "choice", "rating"],
                     "rate": "prior variance",
@@ -351,6 +352,8 @@ class ModelOut(Answer):
     method: str
     target: TargetOut
     items: int
+    index: dict[str, float] | None
+    """`candidates` that are scored for a list, and `recall` of its ten best; null if all items are scored."""
     fields: list[FieldOut]
     by: list[By]
     """What lists may be ordered by; the first is the default."""

@@ -1,13 +1,16 @@
 """The service as a process: binds the address, refuses what would be unsafe, serves until it is told to stop."""
 
 import asyncio
+import gc
 import ipaddress
 import logging
+import os
 import signal
 import socket
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -23,6 +26,8 @@ from paml.serve.routes import create_app, line_of, methods_of
 from paml.serve.service import Service
 from paml.serve.store.database import file_url
 from paml.serve.store.store import MAX_USERS, Store
+from paml.serve.telemetry import forget_process, share_metrics
+from paml.serve.workers import supervise
 from paml.terminal import printable
 from paml.training.run import Run
 
@@ -81,6 +86,8 @@ class Options:
     """How many users the store may hold; 0 for any number."""
     drain: float = 1.0
     """Seconds, after the service was told to stop, in which it goes on but asks everybody to leave."""
+    workers: int = 1
+    """Processes that serve."""
 
 
 def open_store(run: Path, url: str | None, max_users: int = MAX_USERS) -> Store:
@@ -103,23 +110,50 @@ def say_where(store: Store, *, chosen: bool) -> None:
 
 def serve(path: Path, options: Options) -> None:
     """Serve a run until SIGINT or SIGTERM; requests under way are answered first."""
-    if options.threads:
+    if options.workers > 1:
+        torch.set_num_threads(1)  # until it is forked (workers.py)
+    elif options.threads:
         torch.set_num_threads(options.threads)
+    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
     listening = bind(options.address)
     try:
         run = Run.load(path)
-        store = open_store(path, options.store, options.max_users)
-        service = Service(run.predictor, store, options.batch, options.limits.max_wait)
-        try:
-            guarded = create_guarded(run, service, options)
-        except BaseException:
-            service.close()
-            raise
-        logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
-        say_where(store, chosen=options.store is not None)
-        _run(guarded, service, listening, options)
+        service, guarded = _opened(run, options)
+        say_where(service.store, chosen=options.store is not None)
+        if options.workers == 1:
+            _run(guarded, service, listening, options)
+        else:
+            service.close()  # whatever prevents serving was said: each worker has its own
+            _run_together(run, listening, options)
     finally:
         listening.close()
+
+
+def _run_together(run: Run, listening: socket.socket, options: Options) -> None:
+    """Serve with several processes."""
+    gc.collect()
+    gc.freeze()  # the collector would write into memory that the workers share
+    with TemporaryDirectory(prefix="paml-metrics-") as folder:
+
+        def work() -> None:
+            torch.set_num_threads(options.threads or os.cpu_count() or 1)
+            share_metrics(folder)
+            service, guarded = _opened(run, options)
+            _run(guarded, service, listening, options)
+
+        supervise(options.workers, work, partial(forget_process, folder))
+
+
+def _opened(run: Run, options: Options) -> tuple[Service, Guard]:
+    """The service and the application; the store is open."""
+    store = open_store(run.path, options.store, options.max_users)
+    service = Service(run.predictor, store, options.batch, options.limits.max_wait)
+    try:
+        guarded = create_guarded(run, service, options)
+    except BaseException:
+        service.close()
+        raise
+    return service, guarded
 
 
 def create_guarded(run: Run, service: Service, options: Options) -> Guard:

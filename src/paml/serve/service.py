@@ -6,6 +6,7 @@ All other work on the model runs in two threads of its own: one adapts users in 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
@@ -33,7 +34,10 @@ class Service:
     def __init__(self, predictor: Predictor, store: Store, batch: int = 32, max_wait: float = 0.0) -> None:
         """`batch`: users adapted together; `max_wait`: seconds that an answer may be expected to take, 0 for any."""
         self.predictor, self.metrics = predictor, Metrics()
-        self._store = store
+        if predictor.measured is not None:
+            self.metrics.index_recall.set(predictor.measured.recall)
+            self.metrics.index_candidates.set(predictor.measured.candidates)
+        self.store = store
         self._cache = UserCache()
         self._forgotten = 0  # deletions so far
         self._trouble = TroubleLog()
@@ -46,14 +50,14 @@ class Service:
     async def stored(self, call: Callable[[Store], T]) -> T:
         """The answer of the store; if it fails, the reason is logged, which callers are not told."""
         try:
-            answer = await self._threads.run(lambda: call(self._store))
+            answer = await self._threads.run(lambda: call(self.store))
         except StoreUnavailable as error:
             self.metrics.store_errors.inc()
             self._trouble.failed(f"{error.where}: {error.what}")
             raise
         finally:
-            self.metrics.store_writable.set(self._store.writable)
-        if self._store.writable:
+            self.metrics.store_writable.set(self.store.writable)
+        if self.store.writable:
             self._trouble.answered()
         return answer
 
@@ -167,9 +171,8 @@ class Service:
 
     def new_user_of(self, found: StoredUser) -> NewUser:
         """A stored user to adapt, without what the current model does not know (it may be newer than the ratings)."""
-        new_user = NewUser(found.profile, found.ratings)
-        if self._usable(new_user):
-            return new_user
+        with suppress(PamlError):
+            return self.predictor.encoding.checked(NewUser(found.profile, found.ratings))
         profile = {name: value for name, value in found.profile.items() if self._usable(NewUser({name: value}))}
         known = [rating for rating in found.ratings if rating.item in self.predictor.catalogue]
         if self._usable(NewUser({}, known)):  # the usual case: items come and go; one by one is slow
@@ -182,21 +185,21 @@ class Service:
         unknown = self.predictor.encoding.unknown(usable)
         return [name for name in profile if name not in usable or name in unknown]
 
-    async def check(self, new_user: NewUser, items: Sequence[str] = ()) -> None:
+    async def check(self, new_user: NewUser, items: Sequence[str] = ()) -> NewUser:
         """Refuse a profile, ratings or named items that the model cannot use, before anything is done.
 
-        Off the event loop if there are many ratings, or an unknown id, for which the nearest is searched.
+        Returned is the new user, looked up, so that this is not done again when they are adapted. It is done off the
+        event loop if there are many ratings, or an unknown id, for which the nearest is searched.
         """
 
-        def look() -> None:
-            self.predictor.encoding.encode(new_user)
+        def look() -> NewUser:
             self.predictor.catalogue.rows(items)
+            return self.predictor.encoding.checked(new_user)
 
         named = [*(rating.item for rating in new_user.ratings), *items]
         if len(new_user.ratings) <= FEW and all(item in self.predictor.catalogue for item in named):
-            look()
-        else:
-            await self.apart(look)
+            return look()
+        return await self.apart(look)
 
     def search(self, text: str, limit: int) -> list[dict[str, Any]]:
         """Items of the catalogue, as they are sent."""
@@ -217,11 +220,11 @@ class Service:
 
     def needs_key(self) -> bool:
         """Whether the store has had a key; asked before the service starts."""
-        return self._store.has_had_keys()
+        return self.store.has_had_keys()
 
     def has_valid_key(self) -> bool:
         """Whether there is a key that opens something now."""
-        known = self._store.keys()
+        known = self.store.keys()
         return any(not key.has_expired() for key in known)
 
     def close(self) -> None:
@@ -229,14 +232,14 @@ class Service:
         self._batcher.close()
         self._heavy.close()
         self._threads.close()
-        self._store.close()
+        self.store.close()
 
     def _adapt(self, new_users: Sequence[NewUser], score: bool) -> list[User]:
         return self.predictor.adapt_many(new_users, score=score)
 
     def _usable(self, new_user: NewUser) -> bool:
         try:
-            self.predictor.batch([new_user])
+            self.predictor.encoding.encode(new_user)
         except PamlError:
             return False
         return True

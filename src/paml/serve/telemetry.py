@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import threading
 import time
 import traceback
@@ -15,6 +16,8 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
+    multiprocess,
+    values,
 )
 
 from paml.serve.current import request_id
@@ -26,6 +29,18 @@ SECONDS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2,
 TROUBLE_SECONDS = 10.0
 TROUBLE_REASONS = 100
 BATCHES = (1, 2, 4, 8, 16, 32)
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's variable: where the workers' metrics are
+
+
+def share_metrics(folder: str) -> None:
+    """From now on metrics are kept in files, so that each worker can tell those of all together."""
+    os.environ[FOLDER] = folder
+    values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
+
+
+def forget_process(folder: str, number: int) -> None:
+    """A worker has ended: what it had at that moment (connections, cached users) is no more; its counts stay."""
+    multiprocess.mark_process_dead(number, folder)  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -41,19 +56,40 @@ class Metrics:
         self._seconds = Histogram(
             "paml_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, registry=registry
         )
-        self.under_way = Gauge("paml_requests_under_way", "Requests not yet answered.", registry=registry)
+        self.under_way = Gauge(
+            "paml_requests_under_way", "Requests not yet answered.", registry=registry, multiprocess_mode="livesum"
+        )
         self.batch = Histogram("paml_batch_users", "Users adapted together.", buckets=BATCHES, registry=registry)
         self._cache = Counter("paml_cache", "Adapted users looked up.", ["result"], registry=registry)
         self.cache_hit, self.cache_miss = self._cache.labels("hit"), self._cache.labels("miss")
-        self.cached = Gauge("paml_cached_users", "Adapted users kept.", registry=registry)
-        self.cached_bytes = Gauge("paml_cached_bytes", "Memory of adapted users kept.", registry=registry)
-        self.connections = Gauge("paml_connections", "Open connections.", registry=registry)
+        self.cached = Gauge("paml_cached_users", "Adapted users kept.", registry=registry, multiprocess_mode="livesum")
+        self.cached_bytes = Gauge(
+            "paml_cached_bytes", "Memory of adapted users kept.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.index_recall = Gauge(
+            "paml_index_recall",
+            "Share of exact lists' ten best that the catalogue's index finds, measured at load; 1 if all are scored.",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self.index_recall.set(1)
+        self.index_candidates = Gauge(
+            "paml_index_candidates",
+            "Items that the index proposes and that are scored; 0 if all are.",
+            registry=registry,
+        )
+        self.connections = Gauge(
+            "paml_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
+        )
         self.connections_closed = Counter(
             "paml_connections_closed", "Connections that the server closed, and why.", ["reason"], registry=registry
         )
         self.store_errors = Counter("paml_store_errors", "Calls that the store could not serve.", registry=registry)
         self.store_writable = Gauge(
-            "paml_store_writable", "1 if the last attempt to write into the store succeeded.", registry=registry
+            "paml_store_writable",
+            "1 if the last attempt to write into the store succeeded.",
+            registry=registry,
+            multiprocess_mode="livemin",
         )
         self.store_writable.set(1)
         ProcessCollector(registry=registry)
@@ -66,7 +102,11 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in Prometheus' format."""
-        return generate_latest(self._registry)
+        if FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
 
 
 class TroubleLog:

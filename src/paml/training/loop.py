@@ -7,7 +7,7 @@ optimiser, AT-PAML's memory, and the generators as they were at the start of the
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
-from paml.errors import FormatError, SettingsError, TrainingError
+from paml.errors import FormatError, TrainingError
 from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import choice_loss, evaluate_tasks
 from paml.files import listed, write_text
@@ -32,6 +32,7 @@ from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.ema import WeightAverage
+from paml.training.loggers import OpenLogger, Training, logging_to
 from paml.training.optim import OuterOptimizer
 from paml.training.parallel import exchange_members, own_members, share_of, shared_backward
 from paml.training.ranks import Ranks
@@ -70,12 +71,16 @@ class Trainer:
         settings: RunSettings,
         folder: Path,
         device: torch.device,
-        tensorboard: str | Path | None,
+        loggers: Sequence[OpenLogger],
+        part: str,
         ranks: Ranks,
         *,
-        by_members: bool = False,
+        by_members: bool,
     ) -> None:
-        """Several `ranks` share the users of every batch or, `by_members`, the members, if these are enough."""
+        """`loggers` get every epoch; `part` is the part of the run that is trained, if not the first.
+
+        Several `ranks` share the users of every batch or, `by_members`, the members, if these are enough.
+        """
         self._data, self._settings, self._folder = data, settings, folder
         self._outer = settings.recipe.part(OuterSettings)
         rng = torch.Generator().manual_seed(settings.seed)
@@ -100,7 +105,7 @@ class Trainer:
         self._rngs = [np.random.default_rng(stream) for stream in streams]
         self._position = _Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
-        self._writer = _summary_writer(tensorboard) if ranks.is_first else None
+        self._loggers, self._part = loggers if ranks.is_first else (), part
         every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
         self._checkpoint_batches = every * -(-CHECKPOINT_BATCHES // every)
 
@@ -110,10 +115,17 @@ class Trainer:
             self._restore()
             self._ranks.wait()  # the file may be replaced from now on
         position, outer = self._position, self._outer
-        with progress.step(f"training {self._settings.method}", outer.epochs * len(self._tasks)) as step:
+        total = outer.epochs * len(self._tasks)
+        with (
+            logging_to(self._loggers, self._described()) as log,
+            progress.step(f"training {self._settings.method}", total) as step,
+        ):
+            for line in position.history:
+                log(line)
             step.advance(position.epoch * len(self._tasks) + position.users_done)
             while position.epoch < outer.epochs and not self._has_stalled():
                 self._run_epoch(step)
+                log(position.history[-1])
                 if on_epoch is not None:
                     on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
         self._ensemble.load_state_dict(self._best)
@@ -197,7 +209,7 @@ class Trainer:
         )
 
     def _end_epoch(self) -> None:
-        """Validate, keep the best weights, log, and save."""
+        """Validate, keep the best weights, and save."""
         position = self._position
         metric = self._metric
         position.generators = _states(self._rngs)
@@ -223,10 +235,6 @@ class Trainer:
                 "users_per_second": round(position.users_done / max(position.seconds, 1e-9), 1),
             }
         )
-        if self._writer is not None:
-            for name, number in position.history[-1].items():
-                if name != "epoch" and number is not None:
-                    self._writer.add_scalar(name, number, position.epoch + 1)
         position.epoch, position.batch, position.users_done = position.epoch + 1, 0, 0
         position.loss_sum = position.seconds = 0.0
         self._save()
@@ -275,8 +283,13 @@ class Trainer:
         values = {"identity": self._settings.identity(), "files": companions(self._folder)}
         checkpoint.save(self._folder / WEIGHTS, self._best, values)
         shutil.rmtree(self._state_file.parent, ignore_errors=True)
-        if self._writer is not None:
-            self._writer.close()
+
+    def _described(self) -> Training:
+        """What loggers are told once."""
+        settings, run = self._settings, self._folder.parent if self._part else self._folder
+        facts = {"method": settings.method, "seed": settings.seed, "fingerprint": settings.fingerprint}
+        name = "/".join(filter(None, (run.name, self._part)))
+        return Training(name, {**facts, **settings.recipe.model_dump(mode="json")}, self._part)
 
     def _write_metrics(self) -> None:
         lines = (json.dumps(entry) for entry in self._position.history)
@@ -356,14 +369,3 @@ class Trainer:
 
 def _states(rngs: Iterable[np.random.Generator]) -> list[dict[str, Any]]:
     return [dict(rng.bit_generator.state) for rng in rngs]
-
-
-def _summary_writer(folder: str | Path | None) -> Any:
-    """A TensorBoard writer, if one is asked for."""
-    if folder is None:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SettingsError("TensorBoard is not installed", remedy="pip install 'paml[tensorboard]'") from None
-    return SummaryWriter(str(folder))

@@ -6,7 +6,7 @@ Each is resumed where it stopped.
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError
-from paml.files import exists, make_folder, sync_folder
+from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
@@ -24,6 +24,7 @@ from paml.settings import require_same
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
 from paml.training.keywords import TrainSettings
+from paml.training.loggers import OpenLogger, find_logger
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
 from paml.training.ranks import Ranks, joined, was_restarted
@@ -33,6 +34,7 @@ from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, r
 DEFAULT_FOLDER = Path("paml-runs")
 PARALLEL = ("users", "members")
 """What processes that train together share."""
+OTHER_FOLDER = "choose another folder"
 MEMBER_BYTES = 10_000
 """What a member of an ensemble takes at least, however few numbers it has."""
 
@@ -47,7 +49,7 @@ def train(
     reuse: bool = False,
     device: str = "auto",
     parallel: str = "users",
-    tensorboard: str | Path | None = None,
+    log: str | Sequence[str] = (),
     progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -58,16 +60,18 @@ def train(
     `data` is a data set or its folder, `recipe` a name or a .toml file; `settings` and further keywords replace single
     settings of the recipe. `out` is the folder of the run; with `reuse`, a run that the same call has begun there is
     continued, and one that it has finished is returned; a run of other data or settings is refused.
-    `device` is "auto" or a torch device, `tensorboard` a folder for logs. Processes started by torchrun share the users
-    of every batch or, with `parallel="members"`, the members of the ensemble; the first one writes. After every epoch
-    `on_epoch` gets its number, from 1, and its validation metric; if it raises, training ends and can be resumed. Bars
-    are shown on a terminal and in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
+    `device` is "auto" or a torch device; `log` names loggers of epochs: `tensorboard:DIR`, `mlflow` or `mlflow:URI`,
+    `wandb` or `wandb:PROJECT`. Processes started by torchrun share the users of every batch or, with
+    `parallel="members"`, the members of the ensemble; the first one writes. After every epoch `on_epoch` gets its
+    number, from 1, and its validation metric; if it raises, training ends and can be resumed. Bars are shown on a
+    terminal and in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
 
     >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
     data = Dataset.of(data)
+    loggers = [find_logger(one) for one in ([log] if isinstance(log, str) else log)]
     find_method(method)
     if parallel not in PARALLEL:
         raise SettingsError(f"parallel is {parallel!r}", remedy=f"expected {' or '.join(PARALLEL)}")
@@ -89,7 +93,7 @@ def train(
     shown = chosen(progress) if ranks.is_first else SILENT
     data.verify_once(shown)
     trainers = [
-        _trainer(data, wanted, path, device, tensorboard, ranks, by_members=by_members)
+        _trainer(data, wanted, path, device, loggers, "" if path == folder else path.name, ranks, by_members=by_members)
         for path, wanted in parts.items()
     ]
     with ExitStack() as stack:
@@ -115,7 +119,8 @@ def _trainer(
     wanted: RunSettings,
     path: Path,
     device: str,
-    tensorboard: str | Path | None,
+    loggers: Sequence[OpenLogger],
+    part: str,
     ranks: Ranks,
     *,
     by_members: bool,
@@ -123,7 +128,7 @@ def _trainer(
     """The outer loop of one part; settings that do not fit are an error before anything is trained."""
     try:
         _require_memory(wanted)
-        return Trainer(data, wanted, path, choose_device(device), tensorboard, ranks, by_members=by_members)
+        return Trainer(data, wanted, path, choose_device(device), loggers, part, ranks, by_members=by_members)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None
@@ -180,7 +185,12 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _is_fresh(folder: Path) -> bool:
     """Whether nothing is in a folder but half-written files: killed before the settings were stored."""
-    return not folder.exists() or (folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir()))
+    if not exists(folder, OTHER_FOLDER):
+        return True
+    try:
+        return folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())
+    except OSError as error:
+        raise unreadable(folder, error, OTHER_FOLDER) from None
 
 
 def _begin_or_go_on(folder: Path, wanted: RunSettings) -> None:

@@ -354,7 +354,7 @@ def test_errors(tmp_path: Path) -> None:
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1" + b"x" * 50)
     for files, message in (
         ([tmp_path / "none.csv"], "none.csv: no such file; check the path"),
-        ([tmp_path], "is a folder; name the files in it"),
+        ([tmp_path], "its Parquet files cannot be read as one table"),
         ([tmp_path / "packed.csv"], "packed.csv: is a gzip file, not text; unpack it first"),
         ([tmp_path / "empty.csv"], "empty.csv: is empty"),
         ([tmp_path / "cr.csv"], "cr.csv: has lines that end in carriage returns alone"),

@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import polars as pl
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import paml
 from paml.data.describe import describe
 from paml.errors import PamlError
+from paml.testing import SourceSuite
 from realdata import real_file
 
 USERS = [f"{u}::{'MF'[u % 2]}::{(1, 18, 25)[u % 3]}::{u % 4}::{10000 + u % 5}-00{u}" for u in range(1, 21)]
@@ -29,6 +31,17 @@ def ml_1m(tmp_path: Path) -> Path:
     for name, lines in (("users", USERS), ("movies", MOVIES), ("ratings", RATINGS)):
         write(folder / f"{name}.dat", lines)
     return folder
+
+
+class TestContract(SourceSuite):
+    """A source of files keeps the contract that others' sources are held to."""
+
+    name = "ml-1m"
+    protocol: ClassVar = {"cold_share": 1}
+
+    @pytest.fixture
+    def path(self, ml_1m: Path) -> Path:
+        return ml_1m
 
 
 def test_ml_1m_with_and_without_extra(ml_1m: Path, tmp_path: Path) -> None:

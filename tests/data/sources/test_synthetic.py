@@ -1,5 +1,6 @@
 import hashlib
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -8,6 +9,7 @@ import pytest
 import paml
 from paml.baselines import BASELINES, SplitRows, tuned_bias
 from paml.data.sources import synthetic
+from paml.testing import SourceSuite
 
 
 def test_profiles_are_skewed_and_unusual_profiles_have_unusual_tastes(tmp_path: Path) -> None:
@@ -141,3 +143,18 @@ def test_minor_users_of_the_world_are_those_of_the_protocol(tmp_path: Path) -> N
     position = {name: {value: k for k, value in enumerate(values)} for name, values in world.values.items()}
     codes = {name: users[name].replace_strict(position[name]).to_numpy() for name in synthetic.RATING_PROFILE}
     assert np.mean(synthetic._is_minor(codes, world) == (users["group"] == "minor").to_numpy()) > 0.95
+
+
+class TestRatings(SourceSuite):
+    """The embedded worlds keep the contract that others' sources are held to."""
+
+    name = "synthetic"
+    settings: ClassVar = {"users": 100, "items": 40}
+
+
+class TestClicks(TestRatings):
+    settings: ClassVar = {"users": 100, "items": 40, "target": "click"}
+
+
+class TestChoices(TestRatings):
+    settings: ClassVar = {"users": 100, "items": 40, "target": "choice"}

@@ -13,6 +13,7 @@ import polars as pl
 
 from paml.data.readers.delimited import Column, read_table
 from paml.data.readers.inputs import PARQUET, kind_of, require_text
+from paml.data.readers.parquet import scan, unreadable
 from paml.data.readers.text import WHITE_SPACE, Dialect, is_atomic, no_line_feeds
 from paml.errors import DataError
 
@@ -48,7 +49,9 @@ class Sample:
 def read_sample(path: Path, workdir: Path) -> Sample:
     """The first rows of a Parquet file, of delimited text, or of one of RecBole's files."""
     if path.is_dir():
-        raise DataError("is a folder", where=path, remedy="name the files in it")
+        if kind_of(path) != PARQUET:
+            raise DataError("is a folder without Parquet files", where=path, remedy="name the files in it")
+        return _parquet(path, workdir)
     if not path.exists():
         raise DataError("no such file", where=path, remedy="check the path")
     if not path.is_file():
@@ -63,22 +66,22 @@ def read_sample(path: Path, workdir: Path) -> Sample:
 
 def _parquet(path: Path, workdir: Path) -> Sample:
     try:
-        scan = pl.scan_parquet(path, glob=False)
-        schema = scan.collect_schema()
-        rows = scan.select(pl.len()).collect().item()
+        table = scan(path)
+        schema = table.collect_schema()
+        rows = table.select(pl.len()).collect().item()
     except pl.exceptions.PolarsError as error:
-        raise _damaged(path, error) from None
+        raise unreadable(path, path.name, error) from None
     _require_few_columns(len(schema), path.name)
-    scan = scan.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # a target must be a number
+    table = table.with_columns(pl.col(pl.Boolean).cast(pl.Int8))  # a target must be a number
     types = {name: kind for name, dtype in schema.items() if (kind := _stated(dtype))}
     good = [name for name in schema if types.get(name) != "unreadable"]
     if not rows or not good:
         raise DataError("has no rows, or no columns of single values", where=path.name, remedy="name another file")
     some = _folder(workdir) / "some.parquet"
     try:
-        scan.select(good).head(ROWS).sink_parquet(some, compression="lz4")
+        table.select(good).head(ROWS).sink_parquet(some, compression="lz4")
     except pl.exceptions.PolarsError as error:
-        raise _damaged(path, error) from None
+        raise unreadable(path, path.name, error) from None
     frame, _ = _read(some, path.name, good, Dialect(), workdir, {name for name in good if types.get(name) == "list"})
     return Sample(path, frame, types, Dialect(), named=True, partial=rows > ROWS, bad_lines=0)
 
@@ -87,11 +90,6 @@ def _require_few_columns(count: int, name: str) -> None:
     if count > MAX_COLUMNS:
         remedy = f"keep the columns you need (at most {MAX_COLUMNS:,}), or write the schema by hand"
         raise DataError(f"has {count:,} columns", where=name, remedy=remedy)
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    first = str(error).partition("\n")[0]
-    return DataError(f"is a damaged Parquet file ({first})", where=path.name, remedy="write it again")
 
 
 def _stated(dtype: pl.DataType) -> str | None:

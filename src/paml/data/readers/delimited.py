@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from paml.data.readers.inputs import PARQUET, kind_of, require_text
-from paml.data.readers.parquet import parquet_fields
+from paml.data.readers.parquet import parquet_fields, scan, unreadable
 from paml.data.readers.text import (
     ESCAPED_QUOTE,
     LINE_BREAK,
@@ -236,7 +236,7 @@ def _line_fields(text: PlainText, dialect: Dialect, wanted: Collection[int]) -> 
 def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect: Dialect, target: Path) -> None:
     """Write a Parquet file's columns as text, numbers or lists to `target`, checked like those of text files."""
     try:
-        frame = pl.scan_parquet(path, glob=False)
+        frame = scan(path)
         schema = frame.collect_schema()
         require_columns(columns, list(schema), name)
         asked = [(column.name, column.dtype) for column in columns.values()]
@@ -244,8 +244,7 @@ def _parse_parquet(path: Path, name: str, columns: Mapping[str, Column], dialect
         formats = _time_formats(fields, list(schema), columns, dialect)
         _with_problems(fields, list(schema), columns, dialect, formats).sink_parquet(target, compression="lz4")
     except pl.exceptions.PolarsError as error:
-        first = str(error).partition("\n")[0]
-        raise DataError(f"is a damaged Parquet file ({first})", where=name, remedy="write it again") from None
+        raise unreadable(path, name, error) from None
 
 
 def _time_formats(

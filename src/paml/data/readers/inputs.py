@@ -68,6 +68,8 @@ class InputFolder:
         """Path of the file called `name`: at that relative path, or in the only subfolder that has it."""
         if self._archive is None and (self.path / name).is_file():  # also an absolute path, or one that leads outside
             return self.path / name
+        if self._archive is None and parquet_files(self.path / name):  # a table in many files
+            return self.path / name
         name = posixpath.normpath(name)  # ./ratings.csv is ratings.csv
         found = sorted(entry for entry in self._names if entry == name or entry.endswith(f"/{name}"))
         if not found:
@@ -119,6 +121,17 @@ class InputFolder:
             raise DataError(f"{what}, and the disk has {free:,}", where=self.path, remedy="make room")
 
 
+def parquet_files(path: Path) -> list[Path]:
+    """The files of a table that is a folder of Parquet files, as Spark and DuckDB write it; of anything else, none.
+
+    Names that begin with `_` or `.` are notes of whoever wrote them, and no data.
+    """
+    if not path.is_dir():
+        return []
+    found = (file for file in path.rglob("*.parquet") if file.is_file())
+    return sorted(file for file in found if not any(part[0] in "_." for part in file.relative_to(path).parts))
+
+
 def checksum(*paths: Path) -> str:
     """SHA-256 of the contents of the files, in the given order."""
     digest = hashlib.sha256()
@@ -130,7 +143,12 @@ def checksum(*paths: Path) -> str:
 
 
 def kind_of(path: Path) -> str | None:
-    """The type of a compressed or Parquet file, by its first bytes; None for other files."""
+    """The type of a compressed or Parquet file, by its first bytes; None for other files.
+
+    A folder of Parquet files is one Parquet table.
+    """
+    if path.is_dir():
+        return PARQUET if parquet_files(path) else None
     with path.open("rb") as file:
         head = file.read(4)
     return next((what for magic, what in MAGIC.items() if head.startswith(magic)), None)

@@ -1,10 +1,36 @@
-"""The columns of a Parquet file as fields that `delimited` checks like those of text files."""
+"""The columns of a Parquet file, or of a folder of them, as fields that `delimited` checks like those of text files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 
+from paml.data.readers.inputs import parquet_files
 from paml.errors import DataError
+
+
+def scan(path: Path) -> pl.LazyFrame:
+    """A Parquet file, or a folder of them, whose partitions (`year=2026/month=11`) are columns, too."""
+    files = parquet_files(path)
+    if not files:
+        return pl.scan_parquet(path, glob=False)
+    below = {part for file in files for part in _partitions(file.relative_to(path))}
+    above = _partitions(path) - below  # a folder above may have such a name, too, and is no column
+    return pl.scan_parquet(files, hive_partitioning=True, glob=False).drop(above, strict=False)
+
+
+def _partitions(path: Path) -> set[str]:
+    """The names before `=` in a path."""
+    return {part.partition("=")[0] for part in path.parts if "=" in part}
+
+
+def unreadable(path: Path, name: str, error: Exception) -> DataError:
+    """The error for what Polars could not read."""
+    first = str(error).partition("\n")[0]
+    if path.is_dir():
+        remedy = "write them with the same columns, or name the files one by one"
+        return DataError(f"its Parquet files cannot be read as one table ({first})", where=name, remedy=remedy)
+    return DataError(f"is a damaged Parquet file ({first})", where=name, remedy="write it again")
 
 
 def parquet_fields(frame: pl.LazyFrame, asked: Sequence[tuple[str, pl.DataType]], name: str) -> pl.LazyFrame:

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from paml.data.readers.delimited import Column, read_table
-from paml.data.readers.inputs import InputFolder, checksum
+from paml.data.readers.inputs import InputFolder, checksum, parquet_files
 from paml.data.readers.text import Dialect
 from paml.data.schema import Schema
 from paml.data.sources.base import LoadRequest, RawData
@@ -46,9 +46,8 @@ class TableReader:
         return table.frame
 
     def count_in(self, path: Path) -> None:
-        """Include a file's content in the checksum."""
-        if path not in self._paths:
-            self._paths.append(path)
+        """Include the content of a file, or of all files of a table, in the checksum."""
+        self._paths += [file for file in parquet_files(path) or [path] if file not in self._paths]
 
     def raw(
         self, schema: Schema, interactions: pl.LazyFrame, users: pl.LazyFrame, items: pl.LazyFrame, **more: Any

@@ -8,77 +8,39 @@
 The log is the search's only memory: before every trial Optuna's study is rebuilt from it, its sampler seeded by the
 trial's number. So a killed search that is continued proposes what an uninterrupted one would have proposed. Trials get
 a data set without the targets of test users (`blinding.py`), and the first trial is the starting recipe itself.
+
+With several jobs, lines are in the order in which trials ended, the start's first. If a search is shared
+(`shared.py`), its memory is a storage, and the log a copy of it.
 """
 
 import json
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, TrainingError
 from paml.evaluation.blinding import BlindedDataset
 from paml.experiments.tuning.criterion import Criterion
+from paml.experiments.tuning.plan import Budget, SearchPlan, open_folder
+from paml.experiments.tuning.shared import SharedStudy
 from paml.experiments.tuning.space import as_values, space_for
-from paml.experiments.tuning.study import Trial, load_optuna, propose, quiet, read_log
-from paml.files import as_model, make_folder, read_json, write_text
+from paml.experiments.tuning.study import Trial, load_optuna, quiet, read_log
+from paml.experiments.tuning.trial import OutOfTimeError, TrialJob, plain, run_trial, run_trial_of
+from paml.experiments.workers import Outcome, WorkerDied, Workers, check_jobs
+from paml.files import make_folder, write_text
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method
-from paml.methods.spaces import Choice, Space
-from paml.progress import Inside, Progress, chosen
+from paml.methods.spaces import Space
+from paml.progress import Inside, Progress, Step, chosen
 from paml.settings import Settings, build
 from paml.training.keywords import TrainSettings
 from paml.training.recipe import CHOICE, Recipe, recipe_for, trained_method
-from paml.training.train import train
 
-if TYPE_CHECKING:
-    import optuna
-
-FORMAT: Final = 1
 DEFAULT_FOLDER = Path("paml-tune")
-UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A number of trials, a time, or both: whichever ends first."""
-
-    trials: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def parse(cls, text: str | int) -> "Budget":
-        """`"30"` trials, `"20m"` or `"1h"`, or both: `"30,20m"`."""
-        found: dict[str, float] = {}
-        for part in str(text).split(","):
-            match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", part.strip())
-            kind = "seconds" if match and match[2] else "trials"
-            amount = float(match[1]) * UNITS.get(match[2], 1) if match else 0
-            if amount <= 0 or kind in found or (kind == "trials" and amount != int(amount)):
-                remedy = "give a number of trials (30), a time (90s, 20m, 1h), or both (30,20m)"
-                raise SettingsError(f"budget '{text}'", remedy=remedy)
-            found[kind] = amount
-        return cls(int(found["trials"]) if "trials" in found else None, found.get("seconds"))
-
-
-class SearchPlan(Settings):
-    """What is searched, and what the search was begun with."""
-
-    format: Literal[1] = FORMAT
-    source: str
-    fingerprint: str
-    method: str
-    recipe: str
-    start: dict[str, Any]
-    """The whole starting recipe."""
-    space: dict[str, dict[str, Any]]
-    seed: int
-    by: str | None = None
-    """The metric that trials are judged by; None for the loss that training watches."""
 
 
 class Tried(Settings):
@@ -113,10 +75,6 @@ class SearchResult(Settings):
     """The best trial's run."""
 
 
-class _OutOfTimeError(Exception):
-    """The budget ended within a trial."""
-
-
 def tune(
     data: Dataset | str | Path,
     method: str = "ridge",
@@ -127,6 +85,9 @@ def tune(
     out: str | Path | None = None,
     space: str | Path | None = None,
     by: str | None = None,
+    jobs: int = 1,
+    threads_per_job: int = 1,
+    storage: str | None = None,
     progress: Progress | bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **more: Unpack[TrainSettings],
@@ -138,9 +99,14 @@ def tune(
     `space` is a TOML file with your own search space; `by` is the metric that trials are judged by, such as `"ndcg10"`,
     instead of the loss. Settings, by name or as a mapping, are held fixed. `progress` is as in `paml.train`.
 
+    With `jobs` above 1, as many trials run at once, in processes of their own with `threads_per_job` threads. `storage`
+    is a journal file or the URL of a database: searches that are given the same one share their trials, each with a
+    folder of its own.
+
     >>> found = paml.tune(data, budget="20m", out="search")
     >>> run = paml.train(data, recipe=found.best_recipe)
     """
+    check_jobs(jobs, threads_per_job)
     data = Dataset.of(data)
     find_method(method)
     limit = Budget.parse(budget)
@@ -164,45 +130,22 @@ def tune(
         space=as_values(searched),
         seed=seed,
         by=None if criterion.is_loss else criterion.metric.name,
+        shared=storage is not None,
     )
     load_optuna()
     shown = chosen(progress)
     data.verify_once(shown)
     make_folder(folder)
     with hold(folder / LOCK, folder, "searching in it"), quiet():
-        _open_folder(folder, plan)
-        search = _Search(BlindedDataset(data, "all"), folder, plan, start, searched, criterion)
-        search.run(limit, shown)
+        open_folder(folder, plan)
+        shared = None if storage is None else SharedStudy(storage, plan, searched)
+        search = _Search(BlindedDataset(data, "all"), folder, plan, start, searched, criterion, shared)
+        search.run(limit, shown, jobs, threads_per_job)
         return search.result()
 
 
-def _open_folder(folder: Path, plan: SearchPlan) -> None:
-    """Begin a search, or check that the one in the folder was begun with the same data and settings."""
-    file = folder / "plan.json"
-    if file.exists():
-        remedy = "choose another folder"
-        found = as_model(SearchPlan, read_json(file, remedy), file, remedy)
-        for same, what in (
-            (found.fingerprint == plan.fingerprint, "another data set"),
-            (found.method == plan.method, "another method"),
-            (found.start == plan.start, "another recipe or other settings"),
-            (found.space == plan.space, "another search space"),
-            (found.seed == plan.seed, "another seed"),
-            (found.by == plan.by, "another metric to judge by"),
-        ):
-            if not same:
-                remedy = "repeat what it was begun with, or choose another folder"
-                raise SettingsError(f"was begun with {what}", where=folder, remedy=remedy, argument="out")
-        return
-    if any(other.name != LOCK for other in folder.iterdir()):
-        raise SettingsError(
-            "is neither empty nor a search", where=folder, remedy="choose another folder", argument="out"
-        )
-    write_text(file, plan.model_dump_json(indent=1) + "\n")
-
-
 class _Search:
-    """Trials, one after the other, each logged when it is complete."""
+    """Trials, one after the other or several at once, each logged when it is complete."""
 
     def __init__(
         self,
@@ -212,29 +155,108 @@ class _Search:
         start: Recipe,
         space: Space,
         criterion: Criterion,
+        shared: SharedStudy | None,
     ) -> None:
         self._data, self._folder, self._plan, self._start, self._space = data, folder, plan, start, space
-        self._criterion = criterion
-        self._trials = read_log(folder / "trials.jsonl")
+        self._criterion, self._shared = criterion, shared
+        self._trials = read_log(folder / "trials.jsonl") if shared is None else shared.ended()
+        self._under_way: dict[int, tuple[TrialJob, dict[str, Any]]] = {}
+        self._held: list[tuple[TrialJob, Trial]] = []
 
-    def run(self, budget: Budget, progress: Progress) -> None:
+    def run(self, budget: Budget, progress: Progress, jobs: int, threads: int) -> None:
         """Run trials until the budget ends; a trial that is cut off then does not count."""
-        spent = sum(trial.seconds for trial in self._trials)
+        spent = 0.0 if self._shared is not None else sum(trial.seconds for trial in self._trials) / jobs
         ends = None if budget.seconds is None else time.monotonic() + budget.seconds - spent
         self._store()
         with progress.step(f"tuning {self._plan.method}", budget.trials) as step:
             step.advance(len(self._trials))
-            while not self._is_over(budget.trials, ends):
-                note = f"trial {len(self._trials) + 1}{self._best_note()}{self._time_left(budget.trials, ends)}"
-                step.advance(0, note)
-                try:
-                    trial = self._run_trial(ends, Inside(step, note))
-                except _OutOfTimeError:
-                    break
-                self._trials.append(trial)
-                self._store()
-                step.advance(1)
+            try:
+                if jobs > 1:
+                    self._run_at_once(budget.trials, ends, step, Workers(jobs, threads))
+                else:
+                    self._run_one_by_one(budget.trials, ends, step)
+            finally:
+                if self._shared is not None:
+                    self._shared.abandon()
         self._store()
+
+    def _run_one_by_one(self, trials: int | None, ends: float | None, step: Step) -> None:
+        while not self._is_over(trials, ends):
+            job = self._begin(ends, "")
+            note = f"trial {job.number + 1}{self._best_note()}{self._time_left(trials, ends)}"
+            step.advance(0, note)
+            try:
+                self._end(job.number, run_trial(job, self._data, Inside(step, note)), step)
+            except OutOfTimeError:
+                self._end(job.number, None, step)
+                break
+
+    def _run_at_once(self, trials: int | None, ends: float | None, step: Step, workers: Workers) -> None:
+        with workers:
+            while not (is_over := self._is_over(trials, ends)) or workers.at_work:
+                if workers.is_free and not is_over:
+                    job = self._begin(ends, "job-")
+                    workers.begin(job.number, run_trial_of, job, self._data.path)
+                    continue
+                notes = (f"trial {number + 1}" + (f" · {note}" if note else "") for number, note in workers.at_work)
+                left = self._time_left(trials, ends, workers.count)
+                step.advance(0, " | ".join(notes) + self._best_note() + left)
+                for outcome in workers.ended():
+                    self._end(outcome.key, self._trial_of(outcome), step)
+
+    def _trial_of(self, outcome: Outcome) -> Trial | None:
+        """A trial from another process; one that kills its processes is a bad one."""
+        try:
+            found: Trial | None = outcome.result()
+        except WorkerDied as error:
+            settings = self._under_way[outcome.key][1]
+            found = Trial(outcome.key, "diverged", None, None, plain(settings), [], 0.0, error.what)
+        return found
+
+    def _begin(self, ends: float | None, prefix: str) -> TrialJob:
+        """The next trial, which now is under way; its run's folder has the prefix until its number is final."""
+        if self._shared is None:
+            number = self._count()
+            others = [settings for _, settings in self._under_way.values()]
+        else:
+            number, others, prefix = self._shared.begin(), self._shared.under_way(), ""
+            self._trials = self._shared.ended()
+        out = self._folder / "runs" / f"{prefix}{number}"
+        job = TrialJob(number, self._plan, self._start, self._space, tuple(self._trials), others, ends, out)
+        settings = job.settings(job.proposed())
+        if self._shared is not None:
+            self._shared.note(number, plain(settings))
+        self._under_way[number] = job, settings
+        return job
+
+    def _end(self, number: int, trial: Trial | None, step: Step) -> None:
+        """Log a trial that has ended (None: out of time); others are held until the start has, whose line is first."""
+        job, before = self._under_way.pop(number)[0], len(self._trials)
+        if trial is None:
+            return
+        if self._shared is not None:
+            self._shared.end(trial, job.out)
+            self._trials = self._shared.ended()
+        else:
+            self._held.append((job, trial))
+            if self._trials or not number:
+                for one, ended in sorted(self._held, key=lambda pair: pair[0].number > 0):
+                    self._add(one, ended)
+                self._held = []
+        self._store()
+        step.advance(len(self._trials) - before)
+
+    def _add(self, job: TrialJob, trial: Trial) -> None:
+        """Trials are numbered in the order in which they end, so that the log has no gaps."""
+        number = len(self._trials)
+        run = job.out.with_name(str(number))
+        if run != job.out and job.out.exists():
+            job.out.rename(run)
+        self._trials.append(replace(trial, number=number))
+
+    def _count(self) -> int:
+        """Trials that have begun."""
+        return len(self._trials) + len(self._held) + len(self._under_way)
 
     def result(self) -> SearchResult:
         """What was found."""
@@ -252,55 +274,30 @@ class _Search:
             fingerprint=plan.fingerprint,
             metric=self._criterion.metric.name,
             trials={state: states.count(state) for state in ("finished", "pruned", "diverged")},
-            start=self._tried(self._trials[0]),
+            start=self._tried(self._first()),
             best=self._tried(best),
             seconds=sum(trial.seconds for trial in self._trials),
             best_recipe=str(self._folder / "best.toml"),
-            run=str(self._folder / "runs" / str(best.number)),
+            run=str(self._run_of(best)),
         )
 
+    def _run_of(self, trial: Trial) -> Path:
+        """A trial's run: here or, if another command had the trial, where that says."""
+        here = self._folder / "runs" / str(trial.number)
+        return here if self._shared is None or here.exists() else Path(self._shared.run_of(trial.number))
+
+    def _first(self) -> Trial:
+        """The start; in a shared search it may be under way elsewhere."""
+        values = self._start.model_dump()
+        settings = plain({name: values[name] for name in self._space})
+        unknown = Trial(0, "under way", None, None, settings, [], 0.0)
+        return next((trial for trial in self._trials if trial.number == 0), unknown)
+
     def _is_over(self, trials: int | None, ends: float | None) -> bool:
-        if trials is not None and len(self._trials) >= trials:
+        if trials is not None and self._count() >= trials:
             return True
         # the first trial is run in any case: without it there is no result
-        return bool(self._trials) and ends is not None and time.monotonic() >= ends
-
-    def _run_trial(self, ends: float | None, progress: Progress) -> Trial:
-        """Train with the starting recipe's settings, or with those that the study proposes."""
-        number = len(self._trials)
-        asked = propose(self._trials, self._space, self._plan.seed, self._start.epochs) if number else None
-        values = self._start.model_dump()
-        settings = {name: values[name] for name in self._space} if asked is None else dict(asked.params)
-        recipe = build(Recipe, {**values, **settings})
-        history: list[float] = []
-        started = time.monotonic()
-
-        def ended(state: str, reason: str | None = None, judged: float | None = None) -> Trial:
-            best = min(range(len(history)), key=history.__getitem__) if history else None
-            epoch = None if best is None else best + 1
-            value = judged if judged is not None or best is None else history[best]
-            seconds = round(time.monotonic() - started, 3)
-            return Trial(number, state, value, epoch, _plain(settings), history, seconds, reason)
-
-        try:
-            run = train(
-                self._data,
-                self._plan.method,
-                self._plan.recipe,
-                seed=self._plan.seed,
-                out=self._folder / "runs" / str(number),
-                progress=progress,
-                on_epoch=_judge(asked, history, recipe.epochs, ends, prune=self._criterion.is_loss),
-                settings={**recipe.model_dump(), "choice_part": False},  # has settings of its own: head=choice
-            )
-        except TrainingError as error:
-            return ended("diverged", error.what)
-        except load_optuna().TrialPruned:
-            return ended("pruned")
-        if not history:
-            raise SettingsError("a trial of 0 epochs cannot be judged", remedy="search and hold epochs of at least 1")
-        judged = None if self._criterion.is_loss else self._criterion.value(run, self._data)
-        return ended("finished", judged=judged)
+        return bool(self._trials or self._under_way) and ends is not None and time.monotonic() >= ends
 
     def _best(self) -> Trial | None:
         finished = [trial for trial in self._trials if trial.state == "finished"]
@@ -313,19 +310,21 @@ class _Search:
         best = self._best()
         if best is not None:
             write_text(self._folder / "best.toml", self._recipe_text(best))
+        jobs = [*(job for job, _ in self._under_way.values()), *(job for job, _ in self._held)]
+        kept = {job.out.name for job in jobs} | (set() if best is None else {str(best.number)})
         runs = self._folder / "runs"
         for run in runs.iterdir() if runs.exists() else ():
-            if best is None or run.name != str(best.number):
+            if run.name not in kept:
                 shutil.rmtree(run)
 
     def _recipe_text(self, best: Trial) -> str:
         """The whole recipe, so that the file means the same with later defaults; searched settings come first."""
-        plan, first = self._plan, self._trials[0]
+        plan, first = self._plan, self._first()
         which = f"{plan.method} on {plan.source}, seed {plan.seed}"
         values = build(Recipe, {**self._start.model_dump(), **best.settings}).model_dump(mode="json")
         others = [name for name, value in values.items() if name not in best.settings and value is not None]
         value, before = (self._tried(trial).validation for trial in (best, first))
-        start = "it diverged" if before is None else f"{before:.6f}"
+        start = f"it {first.state.replace('under way', 'is under way')}" if before is None else f"{before:.6f}"
         metric = self._criterion.metric.name.upper()
 
         def lines(names: Iterable[str]) -> list[str]:
@@ -346,35 +345,12 @@ class _Search:
         validation = self._criterion.shown(trial.validation) if trial.state == "finished" else None
         return Tried(trial=trial.number, validation=validation, epoch=trial.epoch, settings=trial.settings)
 
-    def _time_left(self, trials: int | None, ends: float | None) -> str:
+    def _time_left(self, trials: int | None, ends: float | None, jobs: int = 1) -> str:
         """Until the number of trials is reached, from how long they took so far, or until the time ends."""
         seconds = [] if ends is None else [max(ends - time.monotonic(), 0.0)]
         if trials is not None and self._trials:
-            seconds.append((trials - len(self._trials)) * sum(t.seconds for t in self._trials) / len(self._trials))
+            each = sum(trial.seconds for trial in self._trials) / len(self._trials)
+            seconds.append((trials - len(self._trials)) * each / jobs)
         if not seconds:
             return ""
         return f" · about {min(seconds) / 60:.0f} min left" if min(seconds) >= 60 else " · less than a minute left"
-
-
-def _judge(
-    asked: "optuna.Trial | None", history: list[float], epochs: int, ends: float | None, *, prune: bool
-) -> Callable[[int, float | None], None]:
-    """What is done after each epoch: note its value, and end a trial that is worse than others or out of time."""
-
-    def on_epoch(epoch: int, value: float | None) -> None:
-        assert value is not None  # there are validation users
-        history.append(value)
-        if asked is None or epoch >= epochs:
-            return  # the start is always trained to its end, and a trial that has reached its end is not cut off
-        asked.report(value, epoch - 1)
-        if prune and asked.should_prune():
-            raise load_optuna().TrialPruned
-        if ends is not None and time.monotonic() >= ends:
-            raise _OutOfTimeError
-
-    return on_epoch
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Choice | list[Choice]]:
-    """Settings as JSON values."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

@@ -4,7 +4,7 @@ A study is rebuilt from the trials so far whenever the next one is wanted, so th
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,38 +75,58 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def propose(trials: Sequence[Trial], space: Space, seed: int, epochs: int) -> "optuna.Trial":
-    """The next trial, from a study made of the earlier ones; it is not pruned in its first third of epochs."""
+def propose(
+    trials: Sequence[Trial],
+    space: Space,
+    seed: int,
+    epochs: int,
+    *,
+    number: int | None = None,
+    under_way: Sequence[Mapping[str, Any]] = (),
+) -> "optuna.Trial":
+    """The next trial, from a study made of the earlier ones; it is not pruned in its first third of epochs.
+
+    `number` is the trial's own, if that is not the number of earlier ones; `under_way` has the settings of trials that
+    have not ended, which the sampler keeps away from.
+    """
     optuna = load_optuna()
     # TPE over all settings at once sees that, say, larger batches want a larger rate.
     sampler = optuna.samplers.TPESampler(
-        seed=int(np.random.SeedSequence([seed, len(trials)]).generate_state(1)[0]),
+        seed=int(np.random.SeedSequence([seed, len(trials) if number is None else number]).generate_state(1)[0]),
         multivariate=True,
-        constant_liar=False,
+        constant_liar=bool(under_way),
     )
     # Patient, as first epochs say little: a median pruner from the second epoch on ended a near copy of the best trial.
     pruner = optuna.pruners.PercentilePruner(KEPT_PERCENT, STARTUP_TRIALS, max(1, epochs // 3))
     study = optuna.create_study(direction="minimize", sampler=sampler, pruner=pruner)
-    distributions = {name: _distribution(name, range_) for name, range_ in space.items()}
+    states = optuna.trial.TrialState
     for trial in trials:
-        # some of the start's settings may lie outside the space: the study does not learn from those
-        placed = {name: place(name, space[name], value) for name, value in trial.settings.items()}
-        inside = {name: value for name, value in placed.items() if value is not None}
         finished = trial.state == "finished"
         study.add_trial(
             optuna.create_trial(
                 # a diverged trial counts as pruned, so that the sampler learns to stay away
-                state=optuna.trial.TrialState.COMPLETE if finished else optuna.trial.TrialState.PRUNED,
+                state=states.COMPLETE if finished else states.PRUNED,
                 value=trial.validation if finished else None,
-                params=inside,
-                distributions={name: distributions[name] for name in inside},
                 intermediate_values={} if trial.state == "diverged" else dict(enumerate(trial.history)),
+                **placed(trial.settings, space),
             )
         )
-    return study.ask(distributions)  # type: ignore[no-any-return]
+    for settings in under_way:
+        study.add_trial(optuna.create_trial(state=states.RUNNING, **placed(settings, space)))
+    return study.ask({name: distribution(name, range_) for name, range_ in space.items()})  # type: ignore[no-any-return]
 
 
-def _distribution(name: str, range_: Range | Among) -> Any:
+def placed(settings: Mapping[str, Any], space: Space) -> dict[str, dict[str, Any]]:
+    """Settings as a trial of a study has them, with their distributions.
+
+    Some of the start's may lie outside the space: the study does not learn from those.
+    """
+    values = {name: place(name, space[name], value) for name, value in settings.items()}
+    inside = {name: value for name, value in values.items() if value is not None}
+    return {"params": inside, "distributions": {name: distribution(name, space[name]) for name in inside}}
+
+
+def distribution(name: str, range_: Range | Among) -> Any:
     """A range as an Optuna distribution."""
     distributions = load_optuna().distributions
     if not isinstance(range_, Range):

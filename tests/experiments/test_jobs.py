@@ -1,0 +1,63 @@
+"""Comparisons on several processes: the same results as on one, also if processes die or the command is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import paml
+from paml.analysis.environment import read_environments
+from waiting import wait_until
+
+SETTINGS = {"epochs": 2, "ensemble_size": 1, "hidden": "8", "embedding_size": 4, "item_embedding": 4}
+VARIANT = "melu outer_rate=1e30"
+ENTRIES = {"methods": ["melu", "reg_paml"], "baselines": ["training_mean", "bias"], "variants": [VARIANT], "seeds": 2}
+OPTIONS = ("--methods", "melu,reg_paml", "--baselines", "training_mean,bias", "--variant", VARIANT, "--seeds", "2")
+
+
+def finished(out: Path) -> set[str]:
+    return {cell.name for cell in (out / "cells").glob("[!.]*")}
+
+
+def workers_of(process: int) -> list[psutil.Process]:
+    return [one for one in psutil.Process(process).children() if "spawn_main" in " ".join(one.cmdline())]
+
+
+def is_at_work(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE  # nobody may wait for it any more
+
+
+@pytest.mark.slow
+def test_jobs_give_the_same_results_whoever_dies(world: paml.Dataset, tmp_path: Path) -> None:
+    settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+    command = [sys.executable, "-m", "paml", "compare", str(world.path), *OPTIONS, "--out", "together", "--jobs", "2"]
+    together = subprocess.Popen(
+        [*command, *settings], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until(lambda: finished(tmp_path / "together") or together.poll() is not None)
+    workers = workers_of(together.pid)
+    assert len(workers) == 2
+    workers[0].send_signal(signal.SIGKILL)
+    wait_until(lambda: len(finished(tmp_path / "together")) >= 3 or together.poll() is not None)  # the work goes on
+    workers = workers_of(together.pid)
+    os.killpg(together.pid, signal.SIGINT)  # as a terminal does: everybody gets it
+    _, shown = together.communicate()
+    assert together.returncode == 130
+    assert f"stopped; the same command goes on: paml compare {world.path}" in shown
+    assert "Traceback" not in shown
+    wait_until(lambda: not any(map(is_at_work, workers)), "a worker lives on")
+    assert not (tmp_path / "together" / ".lock").exists()
+    for out, jobs in (("together", 2), ("alone", 1)):
+        compared = paml.compare(world, **ENTRIES, out=tmp_path / out, jobs=jobs, settings=SETTINGS)
+        assert [cell.seed for cell in compared.failed] == [0, 1]
+        assert "the loss is" in str(compared.failed[0].reason)
+    assert not workers_of(os.getpid())
+    assert finished(tmp_path / "together") == finished(tmp_path / "alone")
+    assert len(finished(tmp_path / "alone")) == 8
+    results = [(tmp_path / out / "results.json").read_bytes() for out in ("together", "alone")]
+    assert results[0] == results[1]
+    assert {one.threads for one in read_environments(tmp_path / "together")} == {1}

@@ -1,0 +1,95 @@
+"""`paml serve --workers 2`: one address, one store, one set of figures; a worker that dies is replaced."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+import paml
+from serve.serving import Server
+from waiting import wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here"),
+]
+REQUESTS = 40
+
+
+@pytest.fixture
+def pair(trained: paml.Run, tmp_path: Path) -> Iterator[Server]:
+    store = f"sqlite:///{tmp_path / 'users.sqlite'}"
+    started = Server(trained.path, tmp_path / "log", "--workers", "2", "--store", store, "--rate", "0")
+    yield started.ready()
+    if started.process.poll() is None:
+        started.kill()
+
+
+def workers(server: Server) -> list[int]:
+    return [int(number) for number in re.findall(r"worker (\d+) has started", server.log)]
+
+
+def has_ended(number: int) -> bool:
+    """Whether a process, which is no child of ours, is no more."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def counted(server: Server, route: str) -> float:
+    with server.client() as client:
+        text = client.get("/metrics").text
+    found = re.findall(rf'paml_requests_total{{.*route="{re.escape(route)}".*}} (\S+)', text)
+    return sum(float(number) for number in found)
+
+
+def test_workers_answer_as_one_and_the_dead_are_replaced(pair: Server, trained: paml.Run) -> None:
+    first, second = workers(pair)
+
+    def ask(k: int) -> list[str]:
+        with pair.client() as client:  # a connection of its own, which any worker may take
+            assert client.put(f"/v1/users/{k}", json={"profile": {}}).status_code == 201
+            assert client.get("/v1/items", params={"q": "film 1"}).json()["items"]
+            found = client.post("/v1/recommend", json={"ratings": [{"item": "3", "value": 5}], "n": 5}).json()
+            return [entry["item"] for entry in found["items"]]
+
+    expected = [entry.item for entry in trained.adapt({}, {"3": 5}).recommend(5)]
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(ask, range(REQUESTS))] == [expected] * REQUESTS
+    assert counted(pair, "/v1/recommend") == REQUESTS, "of all workers together, whichever is asked"
+    assert "paml_store_writable 1.0" in httpx.get(f"{pair.url}/metrics").text
+
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: len(workers(pair)) == 3, "no new worker")
+    assert f"worker {first} has ended (signal 9); another one is started" in pair.log
+    assert ask(REQUESTS) == expected
+    assert counted(pair, "/v1/recommend") == REQUESTS + 1, "counts outlive a worker"
+
+    third = workers(pair)[2]
+    assert pair.stop() == 0, pair.log
+    assert has_ended(second)
+    assert has_ended(third)
+    assert "Traceback" not in pair.log
+
+
+def test_workers_end_with_the_first_process(pair: Server) -> None:
+    numbers = workers(pair)
+    pair.kill()
+    wait_until(lambda: all(has_ended(number) for number in numbers), "workers are left behind")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{pair.url}/healthz")
+
+
+def test_whatever_prevents_serving_is_said_once(trained: paml.Run, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'users.sqlite'}"
+    server = Server(trained.path, tmp_path / "log", "--workers", "2", "--store", store, "--name", "public.example")
+    assert server.process.wait(60) != 0
+    assert server.log.count("no valid key") == 1
+    assert not workers(server)
