@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from paml.errors import TrainingError
 
@@ -112,9 +114,22 @@ def joined() -> Ranks:
     if not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        dist.init_process_group(BACKENDS if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
+        backend = BACKENDS if torch.cuda.is_available() else "gloo"
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=TIMEOUT)
         atexit.register(dist.destroy_process_group)
     return Together()
+
+
+def _fresh(store: Store) -> Store:
+    """torchrun keeps its store when it restarts ranks, with the addresses of the dead, who must not be called.
+
+    On one machine the number of restarts tells attempts apart. Machines count differently: there, torchrun has to be
+    told to make a new store (docs/training.md).
+    """
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def is_first_process() -> bool:
