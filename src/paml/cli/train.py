@@ -44,6 +44,9 @@ def train_command(
         bool, typer.Option("--resume", help="Continue what was interrupted; if it has finished, show it.")
     ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda.")] = "auto",
+    parallel: Annotated[
+        str, typer.Option("--parallel", help="With torchrun: processes share users, or members.", metavar="WHAT")
+    ] = "users",
     threads: ThreadsOption = 0,
     log: Annotated[
         list[str] | None,
@@ -55,6 +58,7 @@ def train_command(
     """Train a method on a prepared data set."""
     from paml.progress import for_terminal
     from paml.settings import parse_assignments
+    from paml.training.ranks import is_first_process
     from paml.training.train import train
 
     use_threads(threads)
@@ -67,11 +71,13 @@ def train_command(
             out=out,
             reuse=reuse,
             device=device,
+            parallel=parallel,
             log=log or (),
             progress=for_terminal(),
             settings=parse_assignments(settings or []),
         )
-    render_training(standard_output(), run)
+    if is_first_process():
+        render_training(standard_output(), run)
 
 
 @train_app.command("evaluate")

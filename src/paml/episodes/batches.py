@@ -6,6 +6,7 @@ rows and a random sample (candidates.py).
 Legend: B users, R rows of a block, N distinct items, I all items.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +37,24 @@ class RowBlock(QueryBlock):
 
 
 @dataclass(frozen=True)
+class Share:
+    """The users of a batch that one of several processes takes."""
+
+    part: slice
+    counts: bool = True
+    """False if these users are another process's, too, and are only here because a batch cannot be empty."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The batch that a share was taken from: what is random follows from it."""
+
+    share: Share
+    support_index: Callable[[], np.ndarray]
+    """Its `index_BR` of the support set."""
+
+
+@dataclass(frozen=True)
 class SupportBatch:
     """What is known about B users: enough to adapt to them."""
 
@@ -45,6 +64,8 @@ class SupportBatch:
     support: RowBlock
     log_chance_N: Tensor | None = field(default=None, kw_only=True)
     """Log chance of each item to be among the batch's, where these are a sample of all items."""
+    whole: Whole | None = field(default=None, kw_only=True)
+    """If these are a share of a batch's users."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +97,26 @@ class Loader:
         self._device, self._dtype, self._candidates = torch.device(device), dtype, candidates
         self._all: tuple[Features, Tensor] | None = None
 
-    def load(self, batch: TaskBatch, end: int | None = None) -> TensorBatch:
-        """Look up everything that the batch's rows and users refer to; only rows before `end` may be read."""
+    def load(self, batch: TaskBatch, end: int | None = None, share: Share | None = None) -> TensorBatch:
+        """Look up everything that the batch's rows and users refer to; only rows before `end` may be read.
+
+        With a `share`, only those users; candidates are still those of the whole batch.
+        """
         S = batch.support.row_BL.shape[1]
         row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
         if end is not None and row_BL.max() >= end:  # not an assertion, which `python -O` would remove
             raise LeakageError("training read a row of another split", remedy="report a bug")
-        item_BL = self._item[row_BL]
+        item_BL, part = self._item[row_BL], slice(None) if share is None else share.part
         if self._candidates is None:
-            item_N, index, log_chance_N = *np.unique(item_BL, return_inverse=True), None
+            item_N, index, log_chance_N = *np.unique(item_BL[part], return_inverse=True), None
+            index = index.reshape(item_BL[part].shape)
         else:
             item_N, index, log_chance_N = self._candidates.draw(item_BL)
-        index_BL = torch.from_numpy(index.reshape(row_BL.shape)).to(self._device)
+            index = index.reshape(item_BL.shape)[part]
+        index_BL, whole = torch.from_numpy(np.ascontiguousarray(index)).to(self._device), None
+        if share is not None:
+            whole = Whole(share, lambda: self._index(item_BL)[:, :S])
+            batch = batch.of(part)
         if len(item_N) == self._item_count:
             items, item = self.all_items()
         else:
@@ -100,7 +129,14 @@ class Loader:
             user_B=batch.user_B,
             query=self._block(batch.query, index_BL[:, S:]),
             log_chance_N=None if log_chance_N is None else log_chance_N.to(self._device, self._dtype),
+            whole=whole,
         )
+
+    def _index(self, item_BL: np.ndarray) -> np.ndarray:
+        """Where a batch's items are among its distinct items, or candidates."""
+        if self._candidates is None:
+            return np.unique(item_BL, return_inverse=True)[1].reshape(item_BL.shape)
+        return self._candidates.draw(item_BL)[1].reshape(item_BL.shape)
 
     def all_items(self) -> tuple[Features, Tensor]:
         """The fields of all items, and their rows; looked up once."""

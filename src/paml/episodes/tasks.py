@@ -60,6 +60,11 @@ class TaskBatch(Known):
 
     query: Block
 
+    def of(self, users: slice) -> "TaskBatch":
+        """Some of the users."""
+        support, query = (Block(block.row_BL[users], block.mask_BL[users]) for block in (self.support, self.query))
+        return TaskBatch(self.user_B[users], support, query)
+
 
 @dataclass(frozen=True)
 class Tasks:

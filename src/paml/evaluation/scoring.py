@@ -33,9 +33,13 @@ def evaluate_ensemble(
     Users are taken a few thousand at a time, so that memory does not grow with their number. To evaluate
     repeatedly, pass a `loader` of the same data.
     """
-    tasks = Tasks.of(data, split)
     if loader is None:
         loader = Loader(data, ensemble.inputs, next(ensemble.parameters()).device)
+    return evaluate_tasks(ensemble, data, Tasks.of(data, split), loader)
+
+
+def evaluate_tasks(ensemble: Ensemble, data: Dataset, tasks: Tasks, loader: Loader) -> pl.DataFrame:
+    """The same for some users."""
     starts = range(0, max(len(tasks), 1), USERS_AT_ONCE)
     return pl.concat([_evaluate_some(ensemble, loader, data, tasks.part(start, USERS_AT_ONCE)) for start in starts])
 

@@ -125,8 +125,7 @@ class Learner(nn.Module):
         embedded, layers = adapted.embedded, adapted.adaptation.layers
         rows_DK, shared_CK = self.network.decision.theta()[-1]
         shape = (len(embedded.h_BH), len(rows_DK), 1)
-        rng = torch.Generator().manual_seed(zlib.crc32(embedded.batch.support.index_BR.numpy(force=True).tobytes()))
-        kept_BD1 = (torch.rand(shape, generator=rng) >= p).to(rows_DK) / (1 - p)
+        kept_BD1 = (_chances(embedded.batch, len(rows_DK)) >= p).to(rows_DK) / (1 - p)
         own = layers[-1].own()
         last = PersonalLayer(
             own.get("rows_BDK", rows_DK) * kept_BD1, own.get("shared_BCK", shared_CK.expand(shape[0], -1, -1))
@@ -195,6 +194,14 @@ class Learner(nn.Module):
             out_BNK = out_BNK.masked_fill(excluded_BN.unsqueeze(-1), NO_CANDIDATE)
             weight_BN = weight_BN.masked_fill(excluded_BN, 0.0)
         return self.head.row_loss(out_BNK, weight_BN).sum(dim=1), weight_BN.sum(dim=1)
+
+
+def _chances(batch: SupportBatch, width: int) -> Tensor:
+    """Random numbers between 0 and 1 that follow from the batch's rows, (B, width, 1)."""
+    index_BR = batch.support.index_BR.numpy(force=True) if batch.whole is None else batch.whole.support_index()
+    rng = torch.Generator().manual_seed(zlib.crc32(np.ascontiguousarray(index_BR).tobytes()))
+    chance_BD1 = torch.rand((len(index_BR), width, 1), generator=rng)
+    return chance_BD1 if batch.whole is None else chance_BD1[batch.whole.share.part]
 
 
 def _scattered(embedded: Embedded, block: RowBlock, weight_BR: Tensor) -> Tensor:

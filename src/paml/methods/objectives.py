@@ -30,6 +30,8 @@ class MetaLoss(NamedTuple):
 
     value: Tensor
     memory: MemoryStep | None = None
+    weight: Tensor | None = None
+    """How much this mean counts beside those of other users; None for their number."""
 
 
 Objective = Callable[[Learner, TensorBatch], MetaLoss]
@@ -66,7 +68,7 @@ def pooled_loss(learner: Learner, batch: TensorBatch) -> MetaLoss:
     unadapted = Adapted(embedded, RatePerUser(embedded.h_BH.new_zeros(len(embedded.h_BH))), theta)
     total_B, count_B = learner.loss_and_count(learner.with_dropout(unadapted), [batch.support, batch.query])
     count = count_B.sum()
-    return MetaLoss(total_B.sum() / torch.where(count > 0, count, 1.0))  # a batch may like nothing
+    return MetaLoss(total_B.sum() / torch.where(count > 0, count, 1.0), weight=count)  # a batch may like nothing
 
 
 def _losses(learner: Learner, adapted: Adapted, block: RowBlock, user_bias_discount: float) -> Tensor:

@@ -7,6 +7,8 @@ train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
 loggers     epochs logged to TensorBoard, MLflow, Weights & Biases
 optim       the outer optimiser: weight decay, and the schedule of its rate
+ranks       several processes that train one run together, by torchrun
+parallel    what these exchange
 rowwise     Adam for large tables: only the rows that a batch reads
 ema         weights averaged over steps
 device      the CPU, or a GPU

@@ -4,7 +4,7 @@ A large outer rate finds good regions quickly but jumps around in them; the aver
 `AveragedModel` is a copy of the module, in which AT-PAML's memory and its index would be out of date.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -52,6 +52,16 @@ class WeightAverage:
             self._step = int(state["step"])
             for name, tensor in self._average.items():
                 tensor.copy_(state[name])
+
+    def of(self, module: nn.Module) -> list[Tensor]:
+        """The averages of a part of the module, in the order of its parameters; empty without an average."""
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        return [self._average[names[id(one)]] for one in module.parameters() if id(one) in names]
+
+    def restore_of(self, module: nn.Module, averages: Iterable[Tensor]) -> None:
+        """Continue from what `of` gave elsewhere."""
+        for own, other in zip(self.of(module), averages, strict=True):
+            own.copy_(other)
 
     def _exchange(self) -> None:
         for name, parameter in self._parameters.items():

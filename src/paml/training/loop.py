@@ -22,7 +22,7 @@ from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
 from paml.errors import FormatError, TrainingError
 from paml.evaluation.metrics import headline
-from paml.evaluation.scoring import choice_loss, evaluate_ensemble
+from paml.evaluation.scoring import choice_loss, evaluate_tasks
 from paml.files import listed, write_text
 from paml.methods.learner import Ensemble
 from paml.methods.objectives import ObjectiveSettings
@@ -34,6 +34,8 @@ from paml.training import checkpoint
 from paml.training.ema import WeightAverage
 from paml.training.loggers import OpenLogger, Training, logging_to
 from paml.training.optim import OuterOptimizer
+from paml.training.parallel import exchange_members, own_members, share_of, shared_backward
+from paml.training.ranks import Ranks
 from paml.training.recipe import OuterSettings
 from paml.training.run import METRICS, WEIGHTS, RunSettings, companions, load_state, write_settings
 
@@ -69,10 +71,16 @@ class Trainer:
         settings: RunSettings,
         folder: Path,
         device: torch.device,
-        loggers: Sequence[OpenLogger] = (),
-        part: str = "",
+        loggers: Sequence[OpenLogger],
+        part: str,
+        ranks: Ranks,
+        *,
+        by_members: bool,
     ) -> None:
-        """`loggers` get every epoch; `part` is the part of the run that is trained, if not the first."""
+        """`loggers` get every epoch; `part` is the part of the run that is trained, if not the first.
+
+        Several `ranks` share the users of every batch or, `by_members`, the members, if these are enough.
+        """
         self._data, self._settings, self._folder = data, settings, folder
         self._outer = settings.recipe.part(OuterSettings)
         rng = torch.Generator().manual_seed(settings.seed)
@@ -81,6 +89,9 @@ class Trainer:
         self._ensemble.to(device)
         self._objective = find_method(settings.method).objective(settings.recipe.part(ObjectiveSettings))
         self._optimizer = OuterOptimizer(self._ensemble, self._outer)
+        self._ranks = ranks
+        self._by_members = by_members and 1 < ranks.size <= len(self._ensemble.members)
+        self._own = own_members(ranks if self._by_members else Ranks(), len(self._ensemble.members))
         self._average = WeightAverage(self._ensemble, self._outer.ema_decay)
         self._tasks, self._device = Tasks.of(data, "train"), device
         chooses = self._ensemble.members[0].head.over_items
@@ -94,14 +105,15 @@ class Trainer:
         self._rngs = [np.random.default_rng(stream) for stream in streams]
         self._position = _Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
-        self._loggers, self._part = loggers, part
+        self._loggers, self._part = loggers if ranks.is_first else (), part
         every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
         self._checkpoint_batches = every * -(-CHECKPOINT_BATCHES // every)
 
     def run(self, progress: Progress, on_epoch: OnEpoch | None = None) -> None:
         """Train to the last epoch or until validation stops improving, then write the weights of the best epoch."""
-        if self._state_file.exists():
+        if self._ranks.first(self._state_file.exists):
             self._restore()
+            self._ranks.wait()  # the file may be replaced from now on
         position, outer = self._position, self._outer
         total = outer.epochs * len(self._tasks)
         with (
@@ -116,7 +128,8 @@ class Trainer:
                 log(position.history[-1])
                 if on_epoch is not None:
                     on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
-        self._finish()
+        self._ensemble.load_state_dict(self._best)
+        self._ranks.first(self._finish)
 
     def _run_epoch(self, step: Step) -> None:
         position, outer = self._position, self._outer
@@ -134,13 +147,16 @@ class Trainer:
                 few_shot_share=outer.few_shot_share,
                 in_order=self._in_order,
             )
-            for rng in self._rngs
+            for rng in (self._rngs[k] for k in self._own)
         ]
         started, users_before, end = time.perf_counter(), position.users_done, int(self._tasks.offsets[-1])
         for number, task_batches in enumerate(zip(*episodes, strict=True)):
             if number < position.batch:
                 continue  # done before the training was interrupted
-            position.loss_sum += self._outer_step([self._loader.load(batch, end) for batch in task_batches])
+            ranks = Ranks() if self._by_members else self._ranks
+            shares = [share_of(ranks, len(batch.user_B)) for batch in task_batches]
+            loaded = [self._loader.load(batch, end, share) for batch, share in zip(task_batches, shares, strict=True)]
+            position.loss_sum += self._outer_step(loaded, [len(batch.user_B) for batch in task_batches])
             users = len(task_batches[0].user_B)
             position.users_done += users
             position.batch = number + 1
@@ -149,14 +165,18 @@ class Trainer:
             if position.batch % self._checkpoint_batches == 0:
                 position.seconds += time.perf_counter() - started
                 started, users_before = time.perf_counter(), position.users_done
+                self._unite()
                 self._save()
         position.seconds += time.perf_counter() - started
         self._end_epoch()
 
-    def _outer_step(self, batches: list[TensorBatch]) -> float:
-        """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users."""
+    def _outer_step(self, batches: list[TensorBatch], users: list[int]) -> float:
+        """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users.
+
+        `users` are those of whole batches, of which other ranks may have a share.
+        """
         self._optimizer.zero_grad()
-        members = self._ensemble.members
+        members = [self._ensemble.members[k] for k in self._own]
         try:
             found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
         except NoSolutionError:  # the closed form's system has overflowed
@@ -165,7 +185,10 @@ class Trainer:
         values = loss_M.detach().numpy(force=True).astype(np.float64)
         if not np.isfinite(values).all():
             self._raise_diverged(float(values.mean()), batches)
-        loss_M.sum().backward()  # type: ignore[no-untyped-call]
+        if self._ranks.size == 1 or self._by_members:
+            loss_M.sum().backward()  # type: ignore[no-untyped-call]
+        else:
+            values, found = shared_backward(self._ranks, members, found, batches)
         for member in members if self._outer.clip_norm else ():
             torch.nn.utils.clip_grad_norm_(member.parameters(), self._outer.clip_norm)
         self._optimizer.step()
@@ -173,7 +196,7 @@ class Trainer:
         for member, loss in zip(members, found, strict=True):
             if loss.memory is not None:
                 member.rates.finish_step(loss.memory, self._outer.outer_rate)
-        return float(np.mean([value * len(batch.user_B) for value, batch in zip(values, batches, strict=True)]))
+        return float(np.mean([value * count for value, count in zip(values, users, strict=True)]))
 
     def _raise_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
         user_B = np.concatenate([batch.user_B for batch in batches]).tolist()
@@ -189,7 +212,8 @@ class Trainer:
         """Validate, keep the best weights, and save."""
         position = self._position
         metric = self._metric
-        self._optimizer.settle()
+        position.generators = _states(self._rngs)
+        self._unite()
         with self._average.in_place():
             value = self._validate()
             is_best = value is None or position.best_value is None or value < position.best_value
@@ -213,16 +237,28 @@ class Trainer:
         )
         position.epoch, position.batch, position.users_done = position.epoch + 1, 0, 0
         position.loss_sum = position.seconds = 0.0
-        position.generators = _states(self._rngs)
         self._save()
-        self._write_metrics()
+        if self._ranks.is_first:
+            self._write_metrics()
 
     def _validate(self) -> float | None:
-        """The mean of the metric over validation users, None if there are none, NaN if a user has no solution."""
+        """The mean of the metric over validation users, None if there are none, NaN if a user has no solution.
+
+        Each rank has a share of them.
+        """
+        tasks, ranks = Tasks.of(self._data, "validation"), self._ranks
+        first, end = (len(tasks) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+        value = self._mean_over(tasks.part(first, end - first))
+        if ranks.size == 1 or not len(tasks):
+            return value
+        total = torch.tensor(0.0 if value is None else value * (end - first), dtype=torch.float64, device=self._device)
+        return float(ranks.sum(total)) / len(tasks)
+
+    def _mean_over(self, tasks: Tasks) -> float | None:
         try:
             if self._metric == CHOICE_LOSS:
-                return choice_loss(self._ensemble, self._loader, Tasks.of(self._data, "validation"))
-            rows = evaluate_ensemble(self._ensemble, self._data, "validation", self._loader)
+                return choice_loss(self._ensemble, self._loader, tasks)
+            rows = evaluate_tasks(self._ensemble, self._data, tasks, self._loader)
         except NoSolutionError:
             return float("nan")
         return float(rows[self._metric].mean()) if len(rows) else None  # type: ignore[arg-type]
@@ -230,7 +266,6 @@ class Trainer:
     def _finish(self) -> None:
         """Write the results: the best weights, what else serving needs, and how training went."""
         position = self._position
-        self._ensemble.load_state_dict(self._best)
         summary: dict[str, Any] = {
             "epochs": position.epoch,
             "best_epoch": position.best_epoch + 1,
@@ -287,13 +322,31 @@ class Trainer:
 
     def _save(self) -> None:
         """Write the whole state to one file."""
-        optimizer = self._optimizer.state()
-        tensors = {f"now.{name}": tensor for name, tensor in self._ensemble.state_dict().items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in self._best.items()}
-        tensors |= {f"average.{name}": tensor for name, tensor in self._average.state().items()}
-        tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.items()}
+        if not self._ranks.is_first:
+            return
+        tensors = self._state() | {f"best.{name}": tensor for name, tensor in self._best.items()}
         self._state_file.parent.mkdir(exist_ok=True)
         checkpoint.save(self._state_file, tensors, {"identity": self._settings.identity(), **asdict(self._position)})
+
+    def _state(self) -> dict[str, Tensor]:
+        """All tensors of the training, except the best weights."""
+        tensors = {f"optimizer.{name}": tensor for name, tensor in self._optimizer.state().items()}
+        tensors |= {f"now.{name}": tensor for name, tensor in self._ensemble.state_dict().items()}
+        return tensors | {f"average.{name}": tensor for name, tensor in self._average.state().items()}
+
+    def _unite(self) -> None:
+        """All weights up to date, those of members on other ranks included."""
+        self._optimizer.settle()
+        if not self._by_members:
+            return
+        exchange_members(self._ranks, self._ensemble.members, self._optimizer, self._average)
+        position, members = self._position, len(self._ensemble.members)
+        own = {k: position.generators[k] for k in self._own}
+        parts = self._ranks.gather_objects((own, position.loss_sum * len(own) / members))
+        for generators, _ in parts:
+            for k, state in generators.items():
+                position.generators[k] = state
+        position.loss_sum = sum(loss for _, loss in parts)
 
     def _restore(self) -> None:
         """Continue from what `_save` wrote."""

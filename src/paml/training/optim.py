@@ -1,12 +1,12 @@
 """The outer optimiser: weight decay, the schedule of its rate, and large tables row by row (rowwise.py)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from paml.methods.learner import Ensemble
+from paml.methods.learner import Ensemble, Learner
 from paml.training.recipe import OuterSettings
 from paml.training.rowwise import RowwiseAdam, goes_by_rows
 
@@ -55,6 +55,19 @@ class OuterOptimizer:
     def settle(self) -> None:
         """Move what was not read, too: before weights are validated or stored."""
         self._by_row.settle()
+
+    def state_of(self, member: Learner) -> list[dict[str, Tensor]]:
+        """The moments of a member's parameters, in their order; empty for those that never had a gradient."""
+        return [self._by_row.moments(one) or dict(self._whole.state.get(one, {})) for one in member.parameters()]
+
+    def restore_of(self, member: Learner, moments: Sequence[Mapping[str, Tensor]]) -> None:
+        """Continue from what `state_of` gave elsewhere."""
+        for parameter, found in zip(member.parameters(), moments, strict=True):
+            own = self._by_row.moments(parameter)
+            for name, tensor in own.items():
+                tensor.copy_(found[name])
+            if found and not own:
+                self._whole.state[parameter] = {name: tensor.to(parameter.device) for name, tensor in found.items()}
 
     def state(self) -> dict[str, Tensor]:
         """What is needed to continue."""

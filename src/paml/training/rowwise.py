@@ -65,15 +65,17 @@ class RowwiseAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Adam for the rows that have a gradient: those that were read."""
+        """Adam for the rows that have a gradient: those that were read, here or by another rank."""
+        gradients = {
+            name: one.weights.grad.coalesce() for name, one in self._tables.items() if one.weights.grad is not None
+        }
+        for name, gradient in gradients.items():
+            self._catch_up(self._tables[name], gradient.indices()[0])
         self._step += 1
         correction = math.sqrt(1 - BETA2**self._step)
         rate = self.rate / (1 - BETA1**self._step)
-        for table in self._tables.values():
-            gradient = table.weights.grad
-            if gradient is not None:
-                gradient = gradient.coalesce()
-                self._move(table, gradient.indices()[0], gradient.values(), rate, correction)
+        for name, gradient in gradients.items():
+            self._move(self._tables[name], gradient.indices()[0], gradient.values(), rate, correction)
         first = len(self._tails)  # steps that the rows of the first entry have waited
         terms = [(rate * BETA1 ** (first - k), correction * BETA2 ** ((k - first) / 2)) for k in range(first)]
         self._tails = [(S + t * x, T + t) for (S, T), (t, x) in zip(self._tails, terms, strict=True)] + [(0.0, 0.0)]
@@ -96,6 +98,8 @@ class RowwiseAdam:
 
     def _catch_up(self, table: _Table, row_R: Tensor) -> None:
         row_R = row_R[table.last_R[row_R] < self._step]
+        if not len(row_R):
+            return
         last_R1 = table.last_R[row_R].unsqueeze(1)
         waited_R1 = (self._step - last_R1).to(table.m.dtype)
         tails_R2 = torch.tensor(self._tails, device=row_R.device)[last_R1.squeeze(1) - self._settled].to(table.m.dtype)
@@ -103,6 +107,12 @@ class RowwiseAdam:
         table.weights[row_R] -= m_RW / (v_RW.sqrt() / tails_R2[:, :1] + EPS / tails_R2[:, 1:])
         table.m[row_R], table.v[row_R] = m_RW * BETA1**waited_R1, v_RW * BETA2**waited_R1
         table.last_R[row_R] = self._step
+
+    def moments(self, table: nn.Parameter) -> dict[str, Tensor]:
+        """m and v of a table, settled; empty for other parameters."""
+        self.settle()
+        found = self._tables.get(id(table))
+        return {} if found is None else {"m": found.m, "v": found.v}
 
     def state(self) -> dict[str, Tensor]:
         """What is needed to continue, settled; empty without tables."""

@@ -7,7 +7,8 @@ Each is resumed where it stopped.
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +19,7 @@ from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
-from paml.progress import Progress, chosen
+from paml.progress import SILENT, Progress, chosen
 from paml.settings import require_same
 from paml.training.allocator import keep_freed_memory
 from paml.training.device import choose_device
@@ -26,10 +27,13 @@ from paml.training.keywords import TrainSettings
 from paml.training.loggers import OpenLogger, find_logger
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
+from paml.training.ranks import Ranks, joined, was_restarted
 from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 
 DEFAULT_FOLDER = Path("paml-runs")
+PARALLEL = ("users", "members")
+"""What processes that train together share."""
 OTHER_FOLDER = "choose another folder"
 MEMBER_BYTES = 10_000
 """What a member of an ensemble takes at least, however few numbers it has."""
@@ -44,6 +48,7 @@ def train(
     out: str | Path | None = None,
     reuse: bool = False,
     device: str = "auto",
+    parallel: str = "users",
     log: str | Sequence[str] = (),
     progress: Progress | bool | None = None,
     on_epoch: OnEpoch | None = None,
@@ -56,18 +61,20 @@ def train(
     settings of the recipe. `out` is the folder of the run; with `reuse`, a run that the same call has begun there is
     continued, and one that it has finished is returned; a run of other data or settings is refused.
     `device` is "auto" or a torch device; `log` names loggers of epochs: `tensorboard:DIR`, `mlflow` or `mlflow:URI`,
-    `wandb` or `wandb:PROJECT`. After every epoch `on_epoch` gets its number, from 1, and its validation metric; if it
-    raises, training ends and can be resumed. Bars are shown on a terminal and in notebooks; `progress=False` turns them
-    off, `progress=True` prints lines elsewhere.
+    `wandb` or `wandb:PROJECT`. Processes started by torchrun share the users of every batch or, with
+    `parallel="members"`, the members of the ensemble; the first one writes. After every epoch `on_epoch` gets its
+    number, from 1, and its validation metric; if it raises, training ends and can be resumed. Bars are shown on a
+    terminal and in notebooks; `progress=False` turns them off, `progress=True` prints lines elsewhere.
 
     >>> run = paml.train(data, out="run", seed=1, epochs=1)
     >>> run.settings.summary["epochs"]
     1
     """
-    data, shown = Dataset.of(data), chosen(progress)
+    data = Dataset.of(data)
     loggers = [find_logger(one) for one in ([log] if isinstance(log, str) else log)]
-    data.verify_once(shown)
     find_method(method)
+    if parallel not in PARALLEL:
+        raise SettingsError(f"parallel is {parallel!r}", remedy=f"expected {' or '.join(PARALLEL)}")
     given = {**(settings or {}), **more}
     values = recipe_for(data, recipe, method, given)
     trained = trained_method(data.schema.target.kind, recipe, method, given)
@@ -82,29 +89,46 @@ def train(
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
+    ranks, by_members = joined(), parallel == "members"
+    shown = chosen(progress) if ranks.is_first else SILENT
+    data.verify_once(shown)
     trainers = [
-        _trainer(data, wanted, path, device, loggers, part="" if path == folder else path.name)
+        _trainer(data, wanted, path, device, loggers, "" if path == folder else path.name, ranks, by_members=by_members)
         for path, wanted in parts.items()
     ]
-    with _alone_in(folder, reuse=reuse):
+    with ExitStack() as stack:
+        ranks.first(lambda: stack.enter_context(_alone_in(folder, reuse=reuse or was_restarted())))
         for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
-            _begin_or_go_on(path, wanted)
-            if not exists(path / WEIGHTS, AGAIN):
+            if not ranks.first(partial(_is_trained, path, wanted)):
                 keep_freed_memory()
-                trainer.run(shown, on_epoch if path == folder else None)
-            _remove_leftovers(path)
+                trainer.run(shown, on_epoch if path == folder and ranks.is_first else None)
+            ranks.first(partial(_remove_leftovers, path))
         if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
-            finish_preference(data, folder, shown)
+            ranks.first(lambda: finish_preference(data, folder, shown))
         return Run.load(folder)
 
 
+def _is_trained(path: Path, wanted: RunSettings) -> bool:
+    """Begin a part or go on with it; whether nothing is left to do."""
+    _begin_or_go_on(path, wanted)
+    return exists(path / WEIGHTS, AGAIN)
+
+
 def _trainer(
-    data: Dataset, wanted: RunSettings, path: Path, device: str, loggers: Sequence[OpenLogger], part: str
+    data: Dataset,
+    wanted: RunSettings,
+    path: Path,
+    device: str,
+    loggers: Sequence[OpenLogger],
+    part: str,
+    ranks: Ranks,
+    *,
+    by_members: bool,
 ) -> Trainer:
     """The outer loop of one part; settings that do not fit are an error before anything is trained."""
     try:
         _require_memory(wanted)
-        return Trainer(data, wanted, path, choose_device(device), loggers, part)
+        return Trainer(data, wanted, path, choose_device(device), loggers, part, ranks, by_members=by_members)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise SettingsError(what, remedy="choose smaller sizes") from None

@@ -1,0 +1,154 @@
+"""Several processes train one run as one process does: the same losses, checkpoints for any number, kills survived."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import paml
+from paml.episodes.batches import Loader, Share
+from paml.episodes.candidates import Candidates
+from paml.episodes.tasks import Tasks
+from paml.errors import SettingsError
+from paml.training import checkpoint, rowwise
+from paml.training.parallel import own_members, share_of
+from paml.training.ranks import Ranks, in_turn
+from waiting import wait_until
+
+ONE_STEP = {"batch_size": 1000, "epochs": 4, "memory_size": 150, "choice.memory_size": 150}
+"""An epoch is one step, so that the losses of epochs are those of steps."""
+SMALL = {**ONE_STEP, "ensemble_size": 1, "item_embedding": 8, "choice.item_embedding": 8}
+CASES = {
+    "ridge": ("ridge", SMALL),
+    "reg_paml": ("reg_paml", SMALL),
+    "at_paml": ("at_paml", {**SMALL, "ensemble_size": 2, "choice.ensemble_size": 1}),
+    "transfer": ("transfer", {**SMALL, "choice_part": False}),
+    "one_user": ("at_paml", {**SMALL, "choice_part": False, "batch_size": 221, "few_shot_share": 0.5}),
+    "by_rows": ("melu", {**SMALL, "head": "choice"}),
+    "members": ("ridge", {"epochs": 2, "ensemble_size": 3, "batch_size": 64}),
+}
+SCRIPT = """
+import json, sys
+import paml
+from paml.training import rowwise
+
+data, out, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+for name, (method, settings) in cases.items():
+    rowwise.MIN_ROWS = 20 if name == "by_rows" else 50_000
+    parallel = "members" if name == "members" else "users"
+    paml.train(data, method, out=f"{out}/{name}", parallel=parallel, settings=settings)
+"""
+
+
+def _torchrun(*arguments: object, ranks: int = 2, restarts: int = 0) -> subprocess.Popen[str]:
+    where = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, "--max-restarts", str(restarts)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [*command, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code and, for whoever reads a failure, what was printed."""
+    output, _ = process.communicate()
+    return process.returncode, output[-3000:]
+
+
+def _history(run: Path) -> list[list[float]]:
+    """Losses and validation values of all epochs of both parts."""
+    files = [file for file in (run / "metrics.jsonl", run / "choice" / "metrics.jsonl") if file.exists()]
+    epochs = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [[value for name, value in one.items() if name == "loss" or "validation" in name] for one in epochs]
+
+
+@pytest.mark.slow
+def test_ranks_train_as_one_process_does(world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of every step to 1e-5, of both parts; by members, the same weights bit by bit."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    code, output = _ended(_torchrun(script, world.path, tmp_path / "two", json.dumps(CASES)))
+    assert code == 0, output
+    for name, (method, settings) in CASES.items():
+        monkeypatch.setattr(rowwise, "MIN_ROWS", 20 if name == "by_rows" else 50_000)
+        run = paml.train(world, method, out=tmp_path / "one" / name, settings=settings)
+        alone, together = _history(run.path), _history(tmp_path / "two" / name)
+        assert len(alone) >= settings["epochs"]  # type: ignore[index]
+        np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5, err_msg=name)
+        assert paml.load(tmp_path / "two" / name).evaluate().shape == run.evaluate().shape
+    for file in ("weights.safetensors", "choice/weights.safetensors", "preference.safetensors"):
+        assert (tmp_path / "one" / "members" / file).read_bytes() == (tmp_path / "two" / "members" / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_started_again_and_one_process_may_continue(world: paml.Dataset, tmp_path: Path) -> None:
+    """kill -9 of one rank, then of all; nothing is lost, and one process ends what two have begun."""
+    settings = {**SMALL, "epochs": 60, "choice_part": False, "patience": 0}
+    whole = paml.train(world, "at_paml", out=tmp_path / "whole", settings=settings)
+    out, rng = tmp_path / "killed", random.Random(0)
+    words = [f"{name}={value}" for name, value in settings.items()]
+    process = _torchrun("-m", "paml", "train", world.path, *words, "--method", "at_paml", "--out", out, restarts=3)
+    metrics = out / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() or process.poll() is not None, "no epoch ended")
+    os.kill(rng.choice(_children(process.pid)), signal.SIGKILL)
+    epochs = len(metrics.read_text().splitlines())
+    wait_until(
+        lambda: len(metrics.read_text().splitlines()) > epochs + 3 or process.poll() is not None, "it did not go on"
+    )
+    assert process.poll() is None, _ended(process)
+    for child in _children(process.pid):
+        os.kill(child, signal.SIGKILL)
+    process.kill()
+    _ended(process)
+    begun = checkpoint.load(out / "resume" / "state.safetensors").values
+    assert epochs < begun["epoch"] < 60
+    resumed = paml.train(world, "at_paml", out=out, reuse=True, settings=settings)
+    np.testing.assert_allclose(_history(resumed.path), _history(whole.path), rtol=0, atol=1e-4)
+
+
+def _children(process: int) -> list[int]:
+    """The ranks that torchrun has started, once they are all there."""
+    file = Path(f"/proc/{process}/task/{process}/children")
+    wait_until(lambda: len(file.read_text().split()) == 2, "two ranks did not start")
+    return [int(word) for word in file.read_text().split()]
+
+
+@pytest.mark.parametrize("head", ["rating", "choice"])
+def test_shares_are_the_whole(head: str, world: paml.Dataset) -> None:
+    """Every user is in one share, with the same rows; candidates, and whatever is random, are those of the batch."""
+    candidates = Candidates(world, 100) if head == "choice" else None
+    loader = Loader(world, candidates=candidates)
+    batch = next(Tasks.of(world, "train").episodes(5, np.random.default_rng(0)))
+    whole = loader.load(batch)
+    shares = [loader.load(batch, share=Share(slice(rank, None, 2))) for rank in range(2)]
+    users = [torch.from_numpy(share.user_B) for share in shares]
+    assert torch.equal(in_turn(users), torch.from_numpy(whole.user_B))
+    items = [share.item_N[share.support.index_BR] for share in shares]
+    assert torch.equal(in_turn(items), whole.item_N[whole.support.index_BR])
+    assert torch.equal(in_turn([share.query.y_BR for share in shares]), whole.query.y_BR)
+    for share in shares:
+        assert share.whole is not None
+        assert np.array_equal(share.whole.support_index(), whole.support.index_BR.numpy())
+        assert (head == "rating") or torch.equal(share.item_N, whole.item_N)
+
+
+def test_who_takes_what() -> None:
+    assert share_of(Ranks(), 5) is None
+    last = Ranks()
+    last.rank, last.size = 2, 3
+    assert share_of(last, 5) == Share(slice(2, None, 3))
+    assert share_of(last, 2) == Share(slice(0, 1), counts=False)
+    assert own_members(last, 7) == [2, 5]
+    assert own_members(Ranks(), 2) == [0, 1]
+
+
+def test_unknown_ways_to_share_are_refused(world: paml.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="parallel is 'rows'; expected users or members"):
+        paml.train(world, out=tmp_path / "run", parallel="rows")
