@@ -22,6 +22,7 @@ from benchmarks.attack.runs import SETTINGS, told
 from benchmarks.attack.tables import write
 
 NOBODY = 65534
+UNREAD = "croissant.json"  # for other programs: paml writes it and never reads it
 HUGE = (10**6, 10**9, 10**12, 10**18)
 
 
@@ -159,7 +160,8 @@ class Folders:
     def datasets(self) -> dict[str, Callable[[], tuple[str, str]]]:
         """Hostile data sets."""
         cases: dict[str, Callable[[], tuple[str, str]]] = {}
-        names = [str(file.relative_to(self.data)) for file in sorted(self.data.rglob("*")) if file.is_file()]
+        files = [file for file in sorted(self.data.rglob("*")) if file.is_file() and file.name != UNREAD]
+        names = [str(file.relative_to(self.data)) for file in files]
 
         def changed(
             name: str, change: Callable[[Path], Any], *, reforge: bool = False, **more: Any

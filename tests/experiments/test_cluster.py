@@ -56,7 +56,7 @@ def test_clusters_that_cannot_be_used(world: paml.Dataset, tmp_path: Path, clust
         "protocol": "tcp",
     }
     with distributed.LocalCluster(host="127.0.0.1", **settings) as threads:
-        with pytest.raises(SettingsError, match="does 2 tasks at once; start workers with --nthreads 1"):
+        with pytest.raises(SettingsError, match="does 2 tasks at once; start more workers, each with one thread"):
             compare(world, tmp_path / "out", dask=threads.scheduler_address)
         address = threads.scheduler_address
         threads.scale(0)

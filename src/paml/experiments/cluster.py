@@ -65,11 +65,11 @@ class Cluster:
     def _check_workers(self) -> None:
         """Every worker does one task at a time, has this version, and sees the files."""
         if not self._client.nthreads():
-            remedy = "start some: dask worker SCHEDULER --nthreads 1"
+            remedy = "start some with `dask worker`, each with one thread"
             raise SettingsError("the Dask cluster has no workers", where=self._address, remedy=remedy, argument="dask")
         for worker, threads in self._client.nthreads().items():
             if threads != 1:
-                remedy = "start workers with --nthreads 1, and more of them"
+                remedy = "start more workers, each with one thread"
                 raise SettingsError(f"does {threads} tasks at once", where=worker, remedy=remedy, argument="dask")
         paths = [str(path) for path in (*self._visible, self._file)]
         try:

@@ -75,6 +75,9 @@ def train(
     find_method(method)
     if parallel not in PARALLEL:
         raise SettingsError(f"parallel is {parallel!r}", remedy=f"expected {' or '.join(PARALLEL)}")
+    ranks, by_members = joined(), parallel == "members"
+    shown = chosen(progress) if ranks.is_first else SILENT
+    data.verify_once(shown)
     given = {**(settings or {}), **more}
     values = recipe_for(data, recipe, method, given)
     trained = trained_method(data.schema.target.kind, recipe, method, given)
@@ -89,9 +92,6 @@ def train(
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
-    ranks, by_members = joined(), parallel == "members"
-    shown = chosen(progress) if ranks.is_first else SILENT
-    data.verify_once(shown)
     trainers = [
         _trainer(data, wanted, path, device, loggers, "" if path == folder else path.name, ranks, by_members=by_members)
         for path, wanted in parts.items()
