@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.attack.clients import Client, parser, target, used
 
 CLIENTS = 16
+PARTS = 4  # after each of which memory and files are looked at
 PATIENCE = 3.0  # for an answer: a request whose body is shorter than it says is waited for by the server, not by us
 METHODS = ["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "get", "X" * 50, ""]
 TEXTS = [
@@ -200,16 +201,18 @@ def main(arguments: list[str]) -> tuple[Counter[int], list[bytes], float, float]
     with target(given.run) as (run, port, _):
         items = run.predictor.catalogue.ids[:200]
         warm, _ = asyncio.run(measure(port, items, min(2000, given.count // 5), given.seed + 1))
-        memory, files = used(port)
-        statuses, errors = asyncio.run(measure(port, items, given.count, given.seed))
-        after = used(port)
+        uses = [used(port)]
+        statuses, errors = Counter[int](), list[bytes]()
+        for part in range(PARTS):
+            some, wrong = asyncio.run(measure(port, items, given.count // PARTS, PARTS * given.seed + part))
+            statuses, errors = statuses + some, errors + wrong
+            uses.append(used(port))
+    memory, files = (" -> ".join(f"{one[k]:.0f}" for one in uses) for k in (0, 1))
     print(f"{given.count:,} requests after {sum(warm.values()):,}, seed {given.seed}: {dict(sorted(statuses.items()))}")
-    print(
-        f"server errors: {len(errors)}; memory {memory:.0f} -> {after[0]:.0f} MB, files {files:.0f} -> {after[1]:.0f}"
-    )
+    print(f"server errors: {len(errors)}; at the beginning and after each quarter: memory {memory} MB, files {files}")
     for sent in errors[:5]:
         print(repr(sent[:500]))
-    return statuses, errors, after[0] - memory, after[1] - files
+    return statuses, errors, uses[-1][0] - uses[0][0], uses[-1][1] - uses[0][1]
 
 
 if __name__ == "__main__":
