@@ -82,6 +82,13 @@ def test_workers_answer_as_one_and_the_dead_are_replaced(pair: Server, trained: 
     assert "Traceback" not in pair.log
 
 
+def test_a_worker_that_is_told_to_stop_while_it_starts_just_stops(pair: Server) -> None:
+    os.kill(workers(pair)[0], signal.SIGKILL)
+    wait_until(lambda: len(workers(pair)) == 3, "no new worker")
+    assert pair.stop() == 0, pair.log
+    assert "Traceback" not in pair.log
+
+
 def test_workers_end_with_the_first_process(pair: Server) -> None:
     numbers = workers(pair)
     pair.kill()

@@ -70,6 +70,8 @@ def _work(work: Callable[[], None], alive: tuple[int, int], mask: set[int | sign
         threading.Thread(target=_end_with, args=(alive[0],), name="paml-alive", daemon=True).start()
         work()
         code = 0
+    except (SystemExit, KeyboardInterrupt):  # told to stop while it was starting
+        code = 0
     except PamlError as error:
         log.error("%s", error)
     except BaseException:
