@@ -302,6 +302,28 @@ def test_a_visitor_whom_the_store_forgot_is_created_again(visit: Visit) -> None:
     visit.complaints.clear()  # the 404 that said so
 
 
+def test_titles_that_come_in_never_widen_the_page(browser: Any, server: Server) -> None:
+    here = Visit(browser, server.url, PHONE).ready()
+    here.page.evaluate(
+        """() => {
+            const animate = Element.prototype.animate;
+            Element.prototype.animate = function (...how) {
+                const moving = animate.apply(this, how);
+                moving.pause(); // at its beginning, where a row is furthest out
+                return moving;
+            };
+        }"""
+    )
+    for _ in range(9):
+        here.rate("#question", 1)
+        if here.page.locator("#items .new").count():
+            break
+    assert here.page.locator("#items .new").count()
+    assert here.page.evaluate("document.getAnimations().some(each => each.playState === 'paused')")
+    assert here.page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+    here.leave()
+
+
 def test_a_key_is_asked_for_once(browser: Any, trained: paml.Run, tmp_path: Path) -> None:
     with closing(Store.open(f"sqlite:///{tmp_path / 'users.sqlite'}")) as store:
         key = store.add_key("visitors")

@@ -79,7 +79,8 @@ export class TopTen {
     const timing = { duration: DURATION, easing: "cubic-bezier(.2, .7, .2, 1)" };
     for (const [item, row] of this.rows) {
       const shift = places.has(item) ? places.get(item) - row.getBoundingClientRect().top : null;
-      if (shift === null) row.animate({ opacity: [0, 1], transform: ["translateX(1.5rem)", "none"] }, timing);
+      // A new row starts within the margin of the page: further out, a phone would scroll sideways.
+      if (shift === null) row.animate({ opacity: [0, 1], transform: ["translateX(1rem)", "none"] }, timing);
       else if (shift) row.animate({ transform: [`translateY(${shift}px)`, "none"] }, timing);
     }
   }
