@@ -13,17 +13,18 @@ synthetic data set of its size is made.
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
 import paml
-from paml.baselines.lenskit import EPOCHS, FACTORISATION_GRID, _dataset, _start_lenskit
+from paml.baselines.lenskit import EPOCHS, FACTORISATION_GRID, _dataset, start_lenskit
 from paml.baselines.rows import SplitRows
 from paml.recommend.requests import NewUser, Rating
+from paml.recommend.threads import use_threads
 
 METHODS = ("ridge", "reg_paml")
 LENSKIT = "LensKit biased MF"
@@ -58,7 +59,7 @@ def new_users(data: paml.Dataset) -> tuple[list[NewUser], list[tuple[np.ndarray,
 
 def lenskit_caller(data: paml.Dataset) -> Callable[[tuple[np.ndarray, np.ndarray]], Any]:
     """LensKit's factorisation, trained as among the baselines: ratings in, the ten best of all items out."""
-    _start_lenskit()
+    start_lenskit()
     from lenskit.als import BiasedMFScorer
     from lenskit.data import ItemList, RecQuery
     from lenskit.training import TrainingOptions
@@ -98,7 +99,7 @@ def predictors(runs: Iterable[paml.Run]) -> dict[str, paml.Predictor]:
     found = {}
     for run in runs:
         method = run.settings.method
-        found[f"{method}, ratings"] = paml.Run(run.path, run.settings, run.ensemble).predictor
+        found[f"{method}, ratings"] = replace(run, choice=None, preference=None).predictor
         if run.preference is not None:
             found[f"{method}, preference"] = run.predictor
     return found
@@ -106,7 +107,7 @@ def predictors(runs: Iterable[paml.Run]) -> dict[str, paml.Predictor]:
 
 def main() -> None:
     """Print milliseconds of one user, of many at once, and both relative to LensKit's call for one."""
-    torch.set_num_threads(1)
+    use_threads(1)
     with TemporaryDirectory() as folder:
         given = [paml.load(path) for path in os.environ.get("PAML_BENCH_RUN", "").split(os.pathsep) if path]
         data = given[0].data() if given else data_set(Path(folder))

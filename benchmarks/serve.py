@@ -27,10 +27,10 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-import torch
 
 import paml
 from paml.recommend.requests import NewUser, Rating
+from paml.recommend.threads import use_threads
 from paml.serve.store.store import Store
 
 CLIENTS = (1, 8, 32)
@@ -168,7 +168,7 @@ def store_url(folder: Path) -> str:
 
 def bare(run: paml.Run, people: list[NewUser]) -> np.ndarray:
     """Milliseconds of the library's own adapt + recommend(10), with one thread, as the service has."""
-    torch.set_num_threads(1)
+    use_threads(1)
     predictor, milliseconds = run.predictor, []
     for person in people:
         started = time.perf_counter()

@@ -240,6 +240,24 @@ def test_lists_are_ordered_as_in_evaluation(target: str, method: str, run_of: Ru
         close(torch.from_numpy(np.stack([user.scores(by="choice") for user in users])), choice_BI.log_softmax(dim=1))
 
 
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_a_list_by_preference_is_the_best_of_all_though_few_are_rated(exclude_seen: bool, run_of: RunOf) -> None:
+    predictor = run_of("rating", "ridge").predictor
+    new_users = new_users_of(predictor, PROFILES, {})
+    for score in (False, True):
+        users = predictor.adapt_many(new_users, score=score)
+        lists = [user.recommend(6, exclude_seen=exclude_seen) for user in users]
+        rated = [user._known.output_I is not None for user in users]
+        assert not all(rated)  # which is the point: predictions of most items were not needed
+        for user, found in zip(users, lists, strict=True):
+            score_I = user.scores().copy()
+            if exclude_seen:
+                score_I[user._encoded.index_S] = -np.inf
+            best = np.sort(score_I[np.isfinite(score_I)])[::-1][:6]
+            np.testing.assert_allclose([one.score for one in found], best, atol=1e-5)
+            np.testing.assert_allclose([one.rating for one in found], user.predict([one.item for one in found]), 1e-5)
+
+
 def test_hidden_layers_have_no_plan(world: paml.Dataset, tmp_path: Path) -> None:
     predictor = predictor_of(world, tmp_path, "melu", {**FACTORS, "hidden": (6,)})
     assert predictor.plan is None

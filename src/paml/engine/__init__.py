@@ -1,4 +1,4 @@
-"""The engine: the mathematics of adaptation, torch only.
+"""The engine: the mathematics of adaptation, torch, and NumPy for single users.
 
 ops      products with cheap gradients
 inputs   rows of activations, rows that point to items, or all items
@@ -10,5 +10,6 @@ solvers  the inner problem of a user: gradient steps, or the closed form
 newton   the closed form's arithmetic
 joint    all members of an ensemble as one problem, for networks of one layer
 joint_solvers  the two solvers for all members at once
+solo     the same user by user, in NumPy
 autoencoder  which items go together: linear autoencoders in closed form
 """

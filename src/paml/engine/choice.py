@@ -65,6 +65,7 @@ class ChoiceHead:
     quadratic: bool = False
     has_closed_form: bool = True
     over_items: bool = True
+    bounds: None = None
 
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """k of the ratings to be predicted: 1 if liked, else less, (B, Q)."""

@@ -59,6 +59,10 @@ class Head(Protocol):
     def over_items(self) -> bool:
         """Whether a user's rows are all items, each with its weight among the user's choices as target."""
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """What all predictions lie between, if anything."""
+
     def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
         """How much a user's rows count together, (B, 1)."""
 
@@ -111,6 +115,11 @@ class ValueHead(RowHead):
     quadratic: bool = True
     has_closed_form: bool = True
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The scale."""
+        return self.scale
+
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """(out - y)^2"""
         return (out_BRK.squeeze(-1) - y_BR) ** 2
@@ -146,6 +155,11 @@ class ClassesHead(RowHead):
         """One per level: the d = 5 or 10 of the paper's table of layers."""
         return len(self.levels)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest level."""
+        return self.levels[0], self.levels[-1]
+
     def _label(self, y_BR: Tensor) -> Tensor:
         step = self.levels[1] - self.levels[0]
         return ((y_BR - self.levels[0]) / step).round().long().clamp(0, self.outputs - 1)
@@ -178,6 +192,7 @@ class ClickHead(RowHead):
     outputs: int = 2
     quadratic: bool = False
     has_closed_form: bool = True
+    bounds: tuple[float, float] = (0.0, 1.0)
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """-w log p(label)"""
@@ -225,6 +240,20 @@ def on_scale(out: Tensor, low: float, high: float) -> Tensor:
             inside.put_(place, _squashed(out.take(place), low, high, edge))
         return inside
     return _squashed(out, low, high, edge)
+
+
+def on_scale_in_use(out: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The same for one user's outputs (solo.py), (M, R)."""
+    edge = EDGE * (high - low)
+    inside: np.ndarray = out.clip(low + edge, high - edge)
+    beyond = np.flatnonzero(inside != out)
+    if len(beyond):
+        beyond_T = out.take(beyond)
+        over = np.maximum(beyond_T - (high - edge), 0.0)
+        under = np.maximum(low + edge - beyond_T, 0.0)
+        squashed = inside.take(beyond) - edge * np.expm1(-over / edge) + edge * np.expm1(-under / edge)
+        inside.put(beyond, squashed.clip(low, high))
+    return inside
 
 
 def _squashed(out: Tensor, low: float, high: float, edge: float) -> Tensor:

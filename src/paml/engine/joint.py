@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class JointTable:
         """They are kept twice: item by item, to be looked up, and entry by entry, to be multiplied."""
         self.rows_IME = on_large_pages(rows_IME)
         self._entries_MEI = on_large_pages(rows_IME.permute(1, 2, 0))
-        self._each_EI = self._entries_MEI.unbind()
+        self._rows, self._entries = self.rows_IME.numpy(force=True), self._entries_MEI.numpy(force=True)
 
     def __len__(self) -> int:
         return len(self.rows_IME)
@@ -119,16 +119,37 @@ class JointTable:
         return out_MQR.view(N, K, -1)
 
     def expected(self, weights_NE1: Tensor) -> Tensor:
-        """The mean of all rows under the chances softmax(row W) of all users, (N, E, 1): attention over the items."""
-        N, E, _ = weights_NE1.shape
-        if len(weights_NE1) > self.members:
-            queries_MBE, keys_MIE = weights_NE1.view(self.members, -1, E), self.rows_IME.transpose(0, 1)
-            return scaled_dot_product_attention(queries_MBE, keys_MIE, keys_MIE, scale=1.0).reshape(N, E, 1)
-        p_MI = torch.softmax(self.times(weights_NE1).squeeze(1), dim=1)
-        sum_ME = p_MI.new_empty(N, E)
-        for entries_EI, p_I, sum_E in zip(self._each_EI, p_MI.unbind(), sum_ME.unbind(), strict=True):
-            torch.mv(entries_EI, p_I, out=sum_E)  # a single user: faster than all members in one product
-        return sum_ME.unsqueeze(-1)
+        """The mean of all rows under the chances softmax(row W) of all users, (N, E, 1).
+
+        This is attention over the items; two products take a third of the time of PyTorch's own (docs/log.md).
+        """
+        p_MBI = torch.softmax(weights_NE1.view(self.members, -1, self.width) @ self._entries_MEI, dim=2)
+        return (p_MBI @ self._entries_MEI.mT).reshape(weights_NE1.shape)
+
+    def solo_rows(self, index_R: np.ndarray) -> np.ndarray:
+        """The rows of some items, for one user (solo.py), (R, M, E)."""
+        return self._rows.take(index_R, axis=0)
+
+    def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
+        """Outputs of all items for one user, (M, I)."""
+        out_MI: np.ndarray = (weights_ME[:, None] @ self._entries)[:, 0]
+        return out_MI
+
+    def solo_mean(self, weights_ME: np.ndarray) -> np.ndarray:
+        """Outputs of all items for one user, averaged over members, (I)."""
+        mean_I: np.ndarray = (weights_ME / self.members).reshape(-1) @ self._entries.reshape(-1, len(self))
+        return mean_I
+
+    def solo_expected(self, weights_ME: np.ndarray) -> np.ndarray:
+        """The mean of all rows under one user's chances, member by member while its table is in the cache, (M, E)."""
+        sum_ME, p_I = np.empty_like(weights_ME), np.empty(len(self), dtype=weights_ME.dtype)
+        for weights_E, entries_EI, sum_E in zip(weights_ME, self._entries, sum_ME, strict=True):
+            np.dot(weights_E, entries_EI, out=p_I)
+            p_I -= p_I.max()
+            np.exp(p_I, out=p_I)
+            np.dot(entries_EI, p_I, out=sum_E)
+        sum_ME /= sum_ME[:, :1].copy()  # the first entry of every row is 1
+        return sum_ME
 
 
 class JointKnown(NamedTuple):

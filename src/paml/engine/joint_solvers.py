@@ -4,8 +4,10 @@ Legend: M members, B users, N = M B, S support rows, I all items, D entries of a
 K outputs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from paml.engine.adapt import MIN_VARIANCE
 from paml.engine.heads import Head
 from paml.engine.joint import JointKnown, JointRate, gradient, outputs
 from paml.engine.newton import newton
+from paml.engine.solo import Choice, SoloKnown, SoloRate, choose, descend, ridge
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,11 @@ class JointSteps:
     """c; without it, the loss is a mean."""
     count_power_M1: Tensor | None
     """p"""
+
+    @property
+    def has_solo(self) -> bool:
+        """Whether there is a form for a single user (solo.py)."""
+        return self.head.quadratic or self.head.over_items
 
     def __call__(self, known: JointKnown, weights_NEK: Tensor, rate: JointRate) -> Tensor:
         """The adapted weights, (N, E, K)."""
@@ -42,6 +50,25 @@ class JointSteps:
             slope_NSK = self.head.row_gradient(outputs(known.rows_NSE, weights_NEK), known.y_NS)
             weights_NEK = torch.addcmul(weights_NEK, rate_NEK, gradient(known.rows_NSE, slope_NSK), value=-1)
         return weights_NEK
+
+    def solo(
+        self, known: Sequence[SoloKnown], weights: Sequence[np.ndarray], rates: Sequence[SoloRate]
+    ) -> list[np.ndarray]:
+        """The same, user by user but for what a choice reads of the whole table, (M, E) each."""
+        entry_rates = [self._solo_rates(*pair) for pair in zip(known, rates, strict=True)]
+        if self.head.over_items:
+            choices = [Choice.of(*pair) for pair in zip(known, entry_rates, strict=True)]
+            return choose(known[0].table, choices, weights, self.steps)
+        return [descend(*one, self.steps) for one in zip(known, weights, entry_rates, strict=True)]
+
+    def _solo_rates(self, known: SoloKnown, rate: SoloRate) -> np.ndarray:
+        """The rate of every entry of W, divided by n + c and times (1 + n)^p, (M, E)."""
+        count_M1 = known.count_M[:, None]
+        pseudo_count_M1 = 0.0 if self.pseudo_count_M1 is None else self.pseudo_count_M1.numpy(force=True)
+        rate_ME = rate.per_entry(known.columns) / (count_M1 + pseudo_count_M1)
+        if self.count_power_M1 is not None:
+            rate_ME *= (1 + count_M1) ** self.count_power_M1.numpy(force=True)
+        return rate_ME
 
     def _choose(self, known: JointKnown, weights_NEK: Tensor, rate_NE1: Tensor) -> Tensor:
         """The rows are all items: the gradient is n E[row] - sum_j k_j row_j."""
@@ -63,6 +90,11 @@ class JointClosedForm:
     """What makes a row features."""
     count_power_M1: Tensor | None
 
+    @property
+    def has_solo(self) -> bool:
+        """Whether there is a form for a single user (solo.py)."""
+        return self.head.quadratic
+
     def __call__(self, known: JointKnown, weights_NEK: Tensor, rate: JointRate) -> Tensor:
         """The adapted weights, (N, E, K)."""
         variance_MB = rate.per_user_MB.clamp(min=MIN_VARIANCE)
@@ -81,6 +113,20 @@ class JointClosedForm:
         weights_NEK = weights_NEK.clone()
         weights_NEK[..., -1].addcmul_(scale_NE, d_NE)
         return weights_NEK
+
+    def solo(
+        self, known: Sequence[SoloKnown], weights: Sequence[np.ndarray], rates: Sequence[SoloRate]
+    ) -> list[np.ndarray]:
+        """The same for a squared error, user by user, (M, E) each."""
+        return [self._solo(*one) for one in zip(known, weights, rates, strict=True)]
+
+    def _solo(self, known: SoloKnown, weights_ME: np.ndarray, rate: SoloRate) -> np.ndarray:
+        scale_ME = self.scale_ME.numpy(force=True)
+        residual_MS = known.y_MS - (weights_ME[:, None] @ known.rows_MSE.transpose(0, 2, 1))[:, 0]
+        variance_M = rate.per_user_M.clip(min=MIN_VARIANCE)
+        d_ME = ridge(known.rows_MSE * scale_ME[:, None], residual_MS, variance_M)
+        adapted_ME: np.ndarray = weights_ME + scale_ME * d_ME
+        return adapted_ME
 
     def _choose(self, known: JointKnown, weights_NE1: Tensor, variance_MB: Tensor) -> Tensor:
         """The rows are all items: d + (n Cov + 1 / alpha)^-1 (sum_j k_j z_j - n E[z] - d / alpha), step by step."""

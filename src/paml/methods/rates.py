@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from paml.engine.adapt import Rate, RatePerParameter, RatePerUser, Theta
 from paml.engine.inputs import Weights
 from paml.engine.joint import JointRate
+from paml.engine.solo import SoloRate
 from paml.settings import Settings
 
 JointRates = Callable[[Tensor], JointRate]
@@ -155,14 +156,35 @@ class PersonalRate(RateSource):
     @classmethod
     def joint(cls, sources: Sequence["PersonalRate"]) -> JointRates:
         """The same layers, all members in one product each."""
-        weights = [torch.stack(parts) for parts in zip(*(source.weights for source in sources), strict=True)]
-        biases = [torch.stack(parts).unsqueeze(1) for parts in zip(*(source.biases for source in sources), strict=True)]
-        scale = sources[0].scale
+        return JointPersonalRate(sources)
 
-        def rates(h_MBH: Tensor) -> JointRate:
-            z = torch.baddbmm(biases[0], h_MBH, weights[0]).relu_()
-            z = torch.baddbmm(biases[1], z, weights[1])
-            alpha_MB = scale * torch.baddbmm(biases[2], z, weights[2]).sigmoid_().squeeze(-1)
-            return JointRate(alpha_MB, h_MBH)
 
-        return rates
+class JointPersonalRate:
+    """alpha'(h) of all members."""
+
+    def __init__(self, sources: Sequence[PersonalRate]) -> None:
+        self._scale = sources[0].scale
+        self._layers = [
+            (torch.stack(biases).unsqueeze(1), torch.stack(weights))
+            for biases, weights in zip(
+                zip(*(source.biases for source in sources), strict=True),
+                zip(*(source.weights for source in sources), strict=True),
+                strict=True,
+            )
+        ]
+        self._solo_layers = [tuple(part.numpy(force=True) for part in layer) for layer in self._layers]
+
+    def __call__(self, h_MBH: Tensor) -> JointRate:
+        """The rates of B users."""
+        first, second, last = self._layers
+        z = torch.baddbmm(first[0], h_MBH, first[1]).relu_()
+        z = torch.baddbmm(second[0], z, second[1])
+        alpha_MB = self._scale * torch.baddbmm(last[0], z, last[1]).sigmoid_().squeeze(-1)
+        return JointRate(alpha_MB, h_MBH)
+
+    def solo(self, h_MH: np.ndarray) -> SoloRate:
+        """The rates of one user."""
+        first, second, last = self._solo_layers
+        z = np.maximum(h_MH[:, None] @ first[1] + first[0], 0.0)
+        z = (z @ second[1] + second[0]) @ last[1] + last[0]
+        return SoloRate(self._scale / (1 + np.exp(-z[:, 0, 0])), h_MH)

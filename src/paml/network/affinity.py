@@ -7,6 +7,7 @@ the weights of N = M B users, with K outputs.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
@@ -182,6 +183,25 @@ class JointAffinityTable(JointTable):
         value_VQ = (weights_MQW @ self._entries_MWV).flatten(0, 1).T.contiguous()
         sum_RQ = _summed_by_item(value_VQ, self._code_T, self._weight_T, self._offset_N1, items)
         return super().times(weights_NEK[:, :learned], items).add_(sum_RQ.T.view(N, K, -1))
+
+    def solo_rows(self, index_R: np.ndarray) -> np.ndarray:
+        """The rows of some items, for one user, (R, M, E)."""
+        return self.rows(torch.from_numpy(index_R)).numpy()
+
+    def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
+        """Outputs of all items for one user, (M, I)."""
+        learned = super().width
+        value_MV = (weights_ME[:, None, learned:] @ self._entries_MWV.numpy())[:, 0]
+        value_VM = torch.from_numpy(np.ascontiguousarray(value_MV.T))
+        sum_IM = _summed_by_item(value_VM, self._code_T, self._weight_T, self._offset_N1, slice(None))
+        out_MI = super().solo_times(weights_ME[:, :learned])
+        out_MI += sum_IM.numpy().T
+        return out_MI
+
+    def solo_mean(self, weights_ME: np.ndarray) -> np.ndarray:
+        """Outputs of all items for one user, averaged over members, (I)."""
+        mean_I: np.ndarray = self.solo_times(weights_ME).mean(axis=0)
+        return mean_I
 
 
 def _summed_by_item(value_VE: Tensor, code_T: Tensor, weight_T: Tensor, offset_N1: Tensor, items: slice) -> Tensor:

@@ -2,6 +2,8 @@
 
 predictor     adapt(profile, ratings) -> a user
 plan          what answers for networks of one layer: all members side by side, few operations per user
+solo          the same user by user, in NumPy, where somebody waits
+threads       how many threads answers may use
 fields        profiles and contexts as rows of one table
 members       what answers otherwise, and knows the steps of adapting: members one after another
 user          a user who predicts and recommends, and why

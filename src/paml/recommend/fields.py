@@ -7,6 +7,7 @@ Legend: B profiles or contexts, V rows: the values of all fields, T of them, end
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -22,6 +23,7 @@ class FieldTable:
     def __init__(self, embedder: FieldEmbedder, rows_VMW: Tensor) -> None:
         """`embedder` says which fields there are, and how; the rows may hold anything that is linear in its output."""
         self._rows_VMW, self._list_power = rows_VMW.contiguous(), embedder.list_power
+        self._rows = self._rows_VMW.numpy(force=True)
         self._fields: list[tuple[str, Kind, int]] = []
         start = 0
         for field in embedder.fields:
@@ -36,17 +38,7 @@ class FieldTable:
         starts: list[int] = []
         for values in looked_up:
             starts.append(len(places))
-            for name, kind, start in self._fields:
-                value = values[name]
-                if kind is Kind.MULTI:
-                    places += [start + code for code in value]
-                    weights += [len(value) ** self._list_power for _ in value]
-                elif kind is Kind.NUMERIC:
-                    places += [start, start + 1]
-                    weights += [value, 1.0]
-                else:
-                    places.append(start + value)
-                    weights.append(1.0)
+            self._add(values, places, weights)
         V, M, W = self._rows_VMW.shape
         if not places:
             return self._rows_VMW.new_zeros(len(starts), M, W)
@@ -59,3 +51,28 @@ class FieldTable:
             per_sample_weights=weight_T,
         )
         return sum_BW.view(-1, M, W)
+
+    def solo(self, looked_up: Values) -> np.ndarray:
+        """The sums for one encoded profile, (M, W)."""
+        places: list[int] = []
+        weights: list[float] = []
+        self._add(looked_up, places, weights)
+        rows_TMW = self._rows.take(places, axis=0)
+        if self._weighted:
+            rows_TMW *= np.array(weights, dtype=rows_TMW.dtype)[:, None, None]
+        sum_MW: np.ndarray = np.add.reduce(rows_TMW, axis=0)
+        return sum_MW
+
+    def _add(self, values: Values, places: list[int], weights: list[float]) -> None:
+        """Rows and weights of the values of all fields."""
+        for name, kind, start in self._fields:
+            value = values[name]
+            if kind is Kind.MULTI:
+                places += [start + code for code in value]
+                weights += [len(value) ** self._list_power for _ in value]
+            elif kind is Kind.NUMERIC:
+                places += [start, start + 1]
+                weights += [value, 1.0]
+            else:
+                places.append(start + value)
+                weights.append(1.0)

@@ -1,79 +1,72 @@
 """What lists are ordered by (preference.py), in few operations: few rows of the large tables are looked up and summed.
 
-Legend: B users, S support rows, I items, K items that the weights between items cover, V values of profile fields, T
-rows of all users, end to end.
-"""
+The predicted rating comes last, because few items need it: it lies on the scale, so that whoever is too far behind
+without it is not among the best (user.py).
 
-from collections.abc import Sequence
+Legend: S support rows, I items, K items that the weights between items cover, V values of profile fields; one user.
+"""
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from paml.data.schema import Kind
-from paml.recommend.preference import Preference, link_weights, profile_share, rating_weight
+from paml.recommend.preference import HALF, Preference
 from paml.recommend.requests import EncodedUser, Values
+
+START = torch.tensor([0])
 
 
 class Ordering:
     """`Preference.score` for new users, looked up. Nothing changes after loading: threads may share it."""
 
     def __init__(self, preference: Preference) -> None:
-        self._preference, self._blend = preference, preference.blend
+        self._blend, self._fields, self._link_QK = preference.blend, preference.fields, preference.link_QK
         self._level_L, self._weight_L = preference.level_L.numpy(), preference.weight_L.numpy()
-        self._place_I = preference.place_I.numpy()
-        self._links = (preference.few_KK, preference.many_KK) if preference.links_items else ()
+        self._log_share_I, self._lift_VI = preference.log_share_I.numpy(), preference.lift_VI.numpy()
+        self._place_I, self._item_K = preference.place_I.numpy(), preference.item_K.numpy()
+        self._covers_all = np.array_equal(self._item_K, np.arange(len(self._place_I)))
+
+    def rating_weight(self, user: EncodedUser) -> float:
+        """What a predicted rating is multiplied by before it is added to the rest: c n / (n + h)."""
+        count = len(user.index_S)
+        return self._blend.rating * count / (count + HALF)
 
     @torch.inference_mode()
-    def score(self, users: Sequence[EncodedUser], log_p_BI: Tensor, rating_BI: Tensor | None) -> Tensor:
-        """What lists are ordered by, (B, I); `log_p_BI` are log chances of being chosen."""
-        count_B1 = torch.tensor([[float(len(user.index_S))] for user in users])
-        share_B1 = profile_share(self._blend, count_B1)
-        score_BI = (1 - share_B1) * log_p_BI
-        if self._blend.profile:
-            score_BI.addcmul_(share_B1, self._log_shares([user.profile for user in users]))
-        self._add_links(score_BI, users, link_weights(self._blend, count_B1))
-        return score_BI if rating_BI is None else score_BI.addcmul_(rating_weight(self._blend, count_B1), rating_BI)
+    def without_rating(self, user: EncodedUser, log_p_I: np.ndarray) -> np.ndarray:
+        """What lists are ordered by but for the predicted rating, (I); `log_p_I` are log chances of a choice."""
+        share = self._blend.profile / (1 + len(user.index_S))
+        score_I = (1 - share) * log_p_I
+        if share:
+            score_I += share * self._log_shares(user.profile)
+        if len(self._item_K) and len(user.index_S):
+            linked_K = self._linked(user)
+            if self._covers_all:
+                score_I += linked_K
+            else:
+                score_I[self._item_K] += linked_K
+        return score_I
 
-    def _log_shares(self, profiles: Sequence[Values]) -> Tensor:
-        """log q, (B, I)."""
-        preference = self._preference
-        places: list[int] = []
-        weights: list[float] = []
-        starts: list[int] = []
-        for profile in profiles:
-            starts.append(len(places))
-            for (name, kind), start in preference.fields:
-                codes = profile[name] if kind is Kind.MULTI else (profile[name],)
-                places += [start + code for code in codes]
-                weights += [1 / len(codes) for _ in codes]
-        if not places:
-            return torch.log_softmax(preference.log_share_I, dim=0).expand(len(starts), -1)
-        lift_BI = embedding_bag(
-            torch.tensor(places),
-            preference.lift_VI,
-            torch.tensor(starts),
-            mode="sum",
-            per_sample_weights=torch.tensor(weights),
-        )
+    def _log_shares(self, profile: Values) -> np.ndarray:
+        """log q, (I)."""
+        log_q_I = self._log_share_I.copy()
+        for (name, kind), start in self._fields:
+            if kind is not Kind.MULTI:
+                log_q_I += self._lift_VI[start + profile[name]]
+            elif len(profile[name]):
+                log_q_I += self._lift_VI[[start + code for code in profile[name]]].mean(axis=0)
         # the losses of values are constants of a user, which the softmax takes out
-        return torch.log_softmax(lift_BI.add_(preference.log_share_I), dim=1)
+        log_q_I -= log_q_I.max()
+        log_q_I -= np.log(np.exp(log_q_I).sum())
+        return log_q_I
 
-    def _add_links(self, score_BI: Tensor, users: Sequence[EncodedUser], weights: Sequence[Tensor]) -> None:
-        """Add what the rated items say about those that go with them."""
-        if not self._links or not any(len(user.index_S) for user in users):
-            return
-        place_T = self._place_I[np.concatenate([user.index_S for user in users])]
-        y_T = np.concatenate([user.y_S for user in users])
-        x_T = np.interp(y_T, self._level_L, self._weight_L).astype(np.float32) * (place_T >= 0)
-        start_B = torch.from_numpy(np.cumsum([0, *(len(user.index_S) for user in users[:-1])]))
-        index_T, weight_T = torch.from_numpy(place_T.clip(min=0)), torch.from_numpy(x_T)
-        few_BK, many_BK = (
-            embedding_bag(index_T, link_KK, start_B, mode="sum", per_sample_weights=weight_T) for link_KK in self._links
-        )
-        linked_BK = (weights[0] * few_BK).addcmul_(weights[1], many_BK)
-        place = self._preference.item_K
-        if len(users) > 1:
-            place = (len(self._place_I) * torch.arange(len(users)).unsqueeze(1) + place).view(-1)
-        score_BI.view(-1).index_add_(0, place, linked_BK.view(-1))
+    def _linked(self, user: EncodedUser) -> np.ndarray:
+        """What the rated items say about those that go with them, (K): rows of F and of M, weighted."""
+        place_S, count, blend = self._place_I[user.index_S], len(user.index_S), self._blend
+        x_S = np.interp(user.y_S, self._level_L, self._weight_L) * (place_S >= 0)
+        few, many = blend.few * HALF / (count + HALF), blend.many * count / (count + HALF)
+        place_S = place_S.clip(min=0)
+        index = torch.from_numpy(np.concatenate([place_S, place_S + len(self._item_K)]))
+        weight = torch.from_numpy(np.concatenate([few * x_S, many * x_S]).astype(np.float32))
+        linked_1K = embedding_bag(index, self._link_QK, START, mode="sum", per_sample_weights=weight)
+        return linked_1K[0].numpy()

@@ -21,6 +21,7 @@ from torch.nn.functional import embedding_bag
 from paml.engine.choice import LevelWeights
 from paml.engine.inputs import Weights
 from paml.engine.joint import Columns, JointKnown, JointTable, on_large_pages
+from paml.engine.joint_solvers import JointClosedForm, JointSteps
 from paml.methods.learner import Learner
 from paml.methods.rates import RateSource
 from paml.network.items import ItemVectors
@@ -29,6 +30,7 @@ from paml.network.user_prior import FULL_WEIGHT, UserPrior
 from paml.recommend.fields import FieldTable
 from paml.recommend.members import CELLS_AT_ONCE, Member, mean_prediction
 from paml.recommend.requests import EncodedUser, Values, side_by_side
+from paml.recommend.solo import Solo, SoloUser
 
 MAX_ROWS = 1 << 20  # numbers in the looked-up rows of users who are adapted together: more do not fit into a cache
 
@@ -99,28 +101,36 @@ class Plan:
         self._known_weights = LevelWeights.joint(weights) if weights else None
         spreads = [one.items.spread_DD for one in members if one.items.spread_DD is not None]
         self._spread_MDD = torch.stack(spreads) if spreads else None
+        self._solo = self._made_solo()
         self.members = tuple(self._seen(member, m) for m, member in enumerate(members))
 
     def adapt(self, users: Sequence[EncodedUser]) -> PlannedUsers:
         """Adapt to any number of users; those with about as many ratings together."""
+        if self._solo is not None:
+            at_once = self._at_once(0)
+            parts = [self._solo.adapt(users[start : start + at_once]) for start in range(0, len(users), at_once)]
+            return _as_planned([user for part in parts for user in part])
         if len(users) == 1:
             return self._adapt(users)
         order = sorted(range(len(users)), key=lambda b: -len(users[b].index_S))
-        parts, done = [], 0
+        found, done = [], 0
         while done < len(order):
             together = self._at_once(len(users[order[done]].index_S))
-            parts.append(self._adapt([users[b] for b in order[done : done + together]]))
+            found.append(self._adapt([users[b] for b in order[done : done + together]]))
             done += together
         place_B = torch.from_numpy(np.argsort(order))
         return PlannedUsers(
-            torch.cat([part.weights_MBEK for part in parts], dim=1)[:, place_B],
-            torch.cat([part.h_BH for part in parts])[place_B],
-            torch.cat([part.rate_B for part in parts])[place_B],
+            torch.cat([part.weights_MBEK for part in found], dim=1)[:, place_B],
+            torch.cat([part.h_BH for part in found])[place_B],
+            torch.cat([part.rate_B for part in found])[place_B],
         )
 
     def score(self, users: PlannedUsers, index_R: Tensor, context: Values | None) -> Tensor:
         """Predictions for the same items in the same context for all users, (B, R)."""
         M, B, _, K = users.weights_MBEK.shape
+        if self._solo is not None and B == 1:
+            weights_ME = users.weights_MBEK[:, 0, :, 0].numpy()
+            return torch.from_numpy(self._solo.score(weights_ME, index_R.numpy())).unsqueeze(0)
         weights_MQE = self._in_context(users, context).mT.reshape(M, B * K, -1)
         out_MQR = weights_MQE @ self._table.rows(index_R).permute(1, 2, 0)
         return mean_prediction(self._head, out_MQR.view(M, B, K, -1).mT)
@@ -128,6 +138,8 @@ class Plan:
     def score_all(self, users: PlannedUsers, context: Values | None) -> Tensor:
         """The same for all items of the catalogue, (B, I)."""
         M, B, _, K = users.weights_MBEK.shape
+        if self._solo is not None and B == 1:
+            return torch.from_numpy(self._solo.score_all(users.weights_MBEK[:, 0, :, 0].numpy())).unsqueeze(0)
         weights_NEK = self._in_context(users, context)
         items, step = len(self._table), max(CELLS_AT_ONCE // (M * B * K), self._table.smallest_chunk)
         outputs = (self._table.times(weights_NEK, slice(start, start + step)) for start in range(0, items, step))
@@ -227,6 +239,26 @@ class Plan:
             return max(1, CELLS_AT_ONCE // max(entries, M * len(self._table)))
         return max(1, MAX_ROWS // entries)
 
+    def _made_solo(self) -> Solo | None:
+        """The form for one user, if there is one."""
+        solver = self._solver
+        if not Solo.suits(self._head, solver, has_contexts=self._contexts is not None):
+            return None
+        assert isinstance(solver, JointSteps | JointClosedForm)
+        return Solo(
+            self._head,
+            self._table,
+            self._columns,
+            self._base_MEK[..., 0].numpy(force=True),
+            self._shared,
+            self._users,
+            None if self._choice is None else (self._choice[0].numpy(force=True), self._choice[1].numpy(force=True)),
+            self._bias_power_M1,
+            self._rates,
+            solver,
+            self._known_weights,
+        )
+
     def _seen(self, member: Member, m: int) -> Member:
         """A member whose item vectors are views of the plan's."""
         end = 1 + self._columns.vector
@@ -238,6 +270,16 @@ class Plan:
             member.items.spread_DD,
         )
         return replace(member, items=items, table=member.table.seen_in(self._table, m, items.vectors_ND))
+
+
+def _as_planned(users: Sequence[SoloUser]) -> PlannedUsers:
+    if len(users) == 1:
+        weights_MBE, h_BH = users[0].weights_ME[:, None], users[0].rate.h_MH[:1]
+    else:
+        weights_MBE = np.stack([user.weights_ME for user in users], axis=1)
+        h_BH = np.stack([user.rate.h_MH[0] for user in users])
+    rate_B = np.array([user.rate.per_user_M.mean() for user in users], dtype=np.float32)
+    return PlannedUsers(torch.from_numpy(weights_MBE).unsqueeze(-1), torch.from_numpy(h_BH), torch.from_numpy(rate_B))
 
 
 def _item_rows(members: Sequence[Member]) -> Tensor:

@@ -68,6 +68,8 @@ class Predictor:
         self.rate_label = rate_label
         self.rates = not ensemble.members[0].head.over_items
         """Whether it predicts ratings or clicks; otherwise it only ranks."""
+        self.bounds = ensemble.members[0].head.bounds
+        """What all predicted ratings lie between, if anything."""
         self.target: Target = schema.target
         self.encoding = Encoding(schema, vocabulary, catalogue, major_above)
         features, item_I = catalogue.features(ensemble.inputs, vocabulary)
@@ -140,16 +142,18 @@ class Predictor:
 
     def _scores(self, encoded: Sequence[EncodedUser], adapted: AdaptedUsers | PlannedUsers) -> list[Scores]:
         """Everything that lists of these users may be ordered by."""
-        score_BI = self.score_all(adapted)
-        if not self.chooses:
-            return [Scores(output_I=score_I) for score_I in score_BI]
-        chosen_BI, chooser = score_BI, self.choice
-        if chooser is not None:
-            chosen_BI = chooser.score_all(chooser.adapted(encoded))
+        if self.ordering is None:
+            return [Scores(output_I=score_I) for score_I in self.score_all(adapted).numpy()]
+        chosen_BI = (
+            self.score_all(adapted) if self.choice is None else self.choice.score_all(self.choice.adapted(encoded))
+        )
         log_p_BI = torch.log_softmax(chosen_BI, dim=1)
-        preference_BI = self.preferred(encoded, log_p_BI, score_BI if self.rates else None)
-        parts = zip(score_BI, log_p_BI, preference_BI, strict=True)
-        return [Scores(output_I, log_p_I, preference_I) for output_I, log_p_I, preference_I in parts]
+        bounded = self.bounds is not None  # then few items need a rating
+        rated = [None] * len(encoded) if bounded else [*self.score_all(adapted).numpy()]
+        return [
+            Scores(output_I, log_p_I, self.ordering.without_rating(user, log_p_I))
+            for user, output_I, log_p_I in zip(encoded, rated, log_p_BI.numpy(), strict=True)
+        ]
 
     def candidates(self, users: AdaptedUsers | PlannedUsers, n: int, more: int) -> np.ndarray | None:
         """Rows of the items that may be the n best for a single user, and of some more; None without an index."""
@@ -176,11 +180,6 @@ class Predictor:
     def adapted(self, encoded: Sequence[EncodedUser]) -> AdaptedUsers | PlannedUsers:
         """New users, adapted."""
         return self.general.adapt(encoded) if self.plan is None else self.plan.adapt(encoded)
-
-    def preferred(self, encoded: Sequence[EncodedUser], log_p_BI: Tensor, rating_BI: Tensor | None) -> Tensor:
-        """What lists are ordered by in a run that knows about choice, (B, I)."""
-        assert self.ordering is not None, "a run that knows about choice"
-        return self.ordering.score(encoded, log_p_BI, rating_BI)
 
     def batch(self, new_users: Sequence[NewUser]) -> SupportBatch:
         """The new users as the engine's input; rows refer to all items of the catalogue."""

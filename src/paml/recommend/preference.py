@@ -21,6 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from paml.data.schema import Kind, Schema
+from paml.engine.joint import on_large_pages
 from paml.episodes.batches import RowBlock, SupportBatch
 from paml.episodes.features import Features
 from paml.errors import SettingsError
@@ -94,6 +95,8 @@ class Preference(nn.Module):
     loss_V: Tensor
     place_I: Tensor
     """Where an item is among the covered ones; -1 if it is not."""
+    link_QK: Tensor
+    """F above M, of which `few_KK` and `many_KK` are views, so that both are summed at once."""
 
     def __init__(self, schema: Schema, vocabulary: dict[str, int], tensors: dict[str, Tensor], blend: Blend) -> None:
         """`tensors` are those that `state_dict` returns."""
@@ -105,6 +108,8 @@ class Preference(nn.Module):
         for name in STATE:
             tensor = tensors[name]
             self.register_buffer(name, tensor.float() if tensor.is_floating_point() else tensor)
+        self.register_buffer("link_QK", on_large_pages(torch.cat([self.few_KK, self.many_KK])), persistent=False)
+        self.few_KK, self.many_KK = self.link_QK.chunk(2) if self.links_items else (self.few_KK, self.many_KK)
         place_I = torch.full((len(self.log_share_I),), -1)
         place_I[self.item_K] = torch.arange(len(self.item_K))
         self.register_buffer("place_I", place_I, persistent=False)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SHOWN_FIELDS = 6  # of a profile, in a user's text
 RATING_BYTES = 300  # size of a rating as Python objects, roughly
+ROUNDING = 1e-4  # scores may differ by less, depending on which others are computed with them
+SHARE = 0.25  # of all items, from which on it is faster to score all
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,12 @@ class Recommendations(list[Recommendation]):
 class Scores:
     """What is known about all items for one user, (I) each, computed when it is first needed."""
 
-    output_I: Tensor | None = None
+    output_I: np.ndarray | None = None
     """Predictions or, in a run that only ranks, outputs of the choice."""
-    log_p_I: Tensor | None = None
+    log_p_I: np.ndarray | None = None
     """Log chances of being chosen."""
-    preference_I: Tensor | None = None
+    base_I: np.ndarray | None = None
+    """Preferences but for the predicted rating, which few items need."""
 
 
 class User:
@@ -128,7 +131,7 @@ class User:
         >>> len(run.adapt(ratings={"3": 5}).scores(by="rating")) == len(run.predictor.catalogue)
         True
         """
-        return self._scores(context, self._order(by)).numpy()
+        return self._scores(context, self._order(by))
 
     def recommend(
         self,
@@ -151,20 +154,22 @@ class User:
         if n < 1:
             raise SettingsError(f"n is {n}", remedy="expected 1 or more")
         order = self._order(by)
-        candidate_R = self._found(n, order) if among is None else np.unique(self.predictor.catalogue.rows(among))
+        excluded_S = self._encoded.index_S if exclude_seen else None
+        candidate_R = np.unique(self.predictor.catalogue.rows(among)) if among is not None else None
         if candidate_R is None:
-            score_I = self._scores(context, order).numpy()
-            row_R, score_R = _best(score_I, n, self._encoded.index_S if exclude_seen else None)
+            candidate_R = self._found(n, order, excluded_S)
+        if candidate_R is None:
+            row_R, score_R = _best(self._scores(context, order), n, excluded_S)
+            rating_R = self._predicted(row_R, context) if self.predictor.rates else None
         else:
-            if exclude_seen:
-                candidate_R = np.setdiff1d(candidate_R, self._encoded.index_S)
-            few = order == "rating"
-            score_R = (
-                self._predicted(candidate_R, context) if few else self._scores(context, order).numpy()[candidate_R]
-            )
-            place_R, score_R = _best(score_R, n)
-            row_R = candidate_R[place_R]
-        found = self._described(row_R, score_R, context)
+            if excluded_S is not None:
+                is_seen_I = np.zeros(len(self.predictor.catalogue), dtype=bool)
+                is_seen_I[excluded_S] = True
+                candidate_R = candidate_R[~is_seen_I[candidate_R]]
+            rating_R = self._predicted(candidate_R, context) if self.predictor.rates else None
+            place_R, score_R = _best(self._scores_of(candidate_R, rating_R, order), n)
+            row_R, rating_R = candidate_R[place_R], None if rating_R is None else rating_R[place_R]
+        found = self._described(row_R, score_R, rating_R)
         reasons = self.reasons([one.item for one in found], why, context, by) if why else None
         return Recommendations(found, reasons)
 
@@ -251,57 +256,89 @@ class User:
         """The part that knows about choice."""
         return self.predictor.choice or self.predictor
 
-    def _found(self, n: int, by: By) -> np.ndarray | None:
+    def _found(self, n: int, by: By, excluded_S: np.ndarray | None) -> np.ndarray | None:
         """Rows of the items that may be the best; None if all are scored already, or have to be."""
-        if by != "rating" or n > MAX_LIST or self._known.output_I is not None:
+        if by == "choice" or n > MAX_LIST or self._known.output_I is not None:
             return None
+        if by == "preference":
+            return self._within_reach(n, excluded_S)
         return self.predictor.candidates(self.adapted, n, len(self._encoded.index_S))
 
-    def _scores(self, context: Values | None, by: By) -> Tensor:
+    def _within_reach(self, n: int, excluded_S: np.ndarray | None) -> np.ndarray | None:
+        """Rows of the items that the highest rating would bring among the best n, if these had the lowest."""
+        bounds, base_I = self.predictor.bounds, self._base()
+        if bounds is None or n >= len(base_I):
+            return None
+        if excluded_S is not None:
+            base_I = base_I.copy()
+            base_I[excluded_S] = -np.inf
+        least = np.partition(base_I, -n)[-n]
+        reach = self._rating_weight * (bounds[1] - bounds[0]) + ROUNDING
+        return np.flatnonzero(base_I >= least - reach)
+
+    def _scores(self, context: Values | None, by: By) -> np.ndarray:
         """(I)"""
         if by == "rating":
             return self._outputs(context)
-        return self._log_chances() if by == "choice" else self._preference(context)
+        if by == "choice":
+            return self._log_chances()
+        return self._base() + self._rating_weight * self._outputs(context) if self.predictor.rates else self._base()
 
-    def _outputs(self, context: Values | None) -> Tensor:
+    def _scores_of(self, row_R: np.ndarray, rating_R: np.ndarray | None, by: By) -> np.ndarray:
+        """The same for some items, whose ratings are predicted, (R)."""
+        if by == "rating":
+            assert rating_R is not None  # as the order was checked
+            return rating_R
+        score_R: np.ndarray = (self._log_chances() if by == "choice" else self._base())[row_R]
+        if by == "preference" and rating_R is not None:
+            score_R += self._rating_weight * rating_R
+        return score_R
+
+    @property
+    def _rating_weight(self) -> float:
+        """What a predicted rating counts."""
+        ordering = self.predictor.ordering
+        assert ordering is not None, "a run that knows about choice"
+        return ordering.rating_weight(self._encoded)
+
+    def _outputs(self, context: Values | None) -> np.ndarray:
         """Predictions for all items, or outputs of a choice, (I)."""
         if context is not None:
-            return self.predictor.score_all(self.adapted, context)[0]
+            return self.predictor.score_all(self.adapted, context)[0].numpy()
         if self._known.output_I is None:
-            self._known.output_I = self.predictor.score_all(self.adapted)[0]
+            self._known.output_I = self.predictor.score_all(self.adapted)[0].numpy()
         return self._known.output_I
 
     @torch.inference_mode()
-    def _log_chances(self) -> Tensor:
+    def _log_chances(self) -> np.ndarray:
         """Log chances of being chosen, (I), which depend on no context."""
         if self._known.log_p_I is None:
             chooser = self._chooser
             is_own = chooser is self.predictor
-            output_I = self._outputs(None) if is_own else chooser.score_all(chooser.adapted([self._encoded]))[0]
-            self._known.log_p_I = torch.log_softmax(output_I, dim=0)
+            if is_own:
+                output_I = torch.from_numpy(self._outputs(None))
+            else:
+                output_I = chooser.score_all(chooser.adapted([self._encoded]))[0]
+            self._known.log_p_I = torch.log_softmax(output_I, dim=0).numpy()
         return self._known.log_p_I
 
-    def _preference(self, context: Values | None) -> Tensor:
-        """What lists are ordered by in a run that knows about choice, (I)."""
-        known, predictor = self._known, self.predictor
-        if context is None and known.preference_I is not None:
-            return known.preference_I
-        rating_1I = self._outputs(context).unsqueeze(0) if predictor.rates else None
-        preference_I = predictor.preferred([self._encoded], self._log_chances().unsqueeze(0), rating_1I)[0]
-        if context is None:
-            known.preference_I = preference_I
-        return preference_I
+    def _base(self) -> np.ndarray:
+        """What lists are ordered by in a run that knows about choice, but for the predicted rating, (I)."""
+        known, ordering = self._known, self.predictor.ordering
+        if known.base_I is None:
+            assert ordering is not None, "a run that knows about choice"
+            known.base_I = ordering.without_rating(self._encoded, self._log_chances())
+        return known.base_I
 
-    def _described(self, row_R: np.ndarray, score_R: np.ndarray, context: Values | None) -> list[Recommendation]:
+    def _described(self, row_R: np.ndarray, score_R: np.ndarray, rating_R: np.ndarray | None) -> list[Recommendation]:
         """Recommendations of these rows."""
-        predictor, nothing = self.predictor, [None] * len(row_R)
-        rating_R = self._predicted(row_R, context).tolist() if predictor.rates else nothing
-        chance_R = nothing
-        if predictor.chooses:
-            chance_R = np.exp(self._log_chances().numpy()[row_R]).tolist()
-        names = ((predictor.catalogue.ids[row], predictor.catalogue.titles[row]) for row in row_R.tolist())
-        numbers = zip(names, score_R.tolist(), rating_R, chance_R, strict=True)
-        return [Recommendation(*name, score, rating, chance) for name, score, rating, chance in numbers]
+        catalogue, nothing = self.predictor.catalogue, [None] * len(row_R)
+        ratings = nothing if rating_R is None else rating_R.tolist()
+        chances = np.exp(self._log_chances()[row_R]).tolist() if self.predictor.chooses else nothing
+        return [
+            Recommendation(catalogue.ids[row], catalogue.titles[row], score, rating, chance)
+            for row, score, rating, chance in zip(row_R.tolist(), score_R.tolist(), ratings, chances, strict=True)
+        ]
 
     def _effects(self, index_R: Tensor, context: Values | None, by: By) -> Tensor:
         """What each rating added to the scores of some items, (R, S)."""
@@ -319,7 +356,7 @@ class User:
         if by == "choice":
             return choice_RS
         before = predictor.adapt_many([NewUser(self.new_user.profile)])[0]
-        log_p_I = before._log_chances()
+        log_p_I = torch.from_numpy(before._log_chances())
         rating_R = torch.from_numpy(before._predicted(index_R.numpy(), context)) if predictor.rates else None
         assert predictor.preference is not None
         return effects_on_preference(predictor.preference, batch, index_R, choice_RS, log_p_I, rating_RS, rating_R)
@@ -327,8 +364,8 @@ class User:
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
         if not len(row_R):
             return np.zeros(0, dtype=np.float32)
-        if context is None and self._known.output_I is not None:
-            known_R: np.ndarray = self._known.output_I.numpy()[row_R]
+        if context is None and (self._known.output_I is not None or len(row_R) > SHARE * len(self.predictor.catalogue)):
+            known_R: np.ndarray = self._outputs(None)[row_R]
             return known_R
         return self.predictor.score(self.adapted, torch.from_numpy(row_R), context)[0].numpy()
 

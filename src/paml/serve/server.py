@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 import uvicorn
 
 from paml.errors import FormatError, PamlError, SettingsError
+from paml.recommend.threads import use_threads
 from paml.serve.access import Access
 from paml.serve.connections import Connection, Connections
 from paml.serve.descriptors import room
@@ -110,10 +110,7 @@ def say_where(store: Store, *, chosen: bool) -> None:
 
 def serve(path: Path, options: Options) -> None:
     """Serve a run until SIGINT or SIGTERM; requests under way are answered first."""
-    if options.workers > 1:
-        torch.set_num_threads(1)  # until it is forked (workers.py)
-    elif options.threads:
-        torch.set_num_threads(options.threads)
+    use_threads(1 if options.workers > 1 else options.threads)  # several are forked first (workers.py)
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
     listening = bind(options.address)
     try:
@@ -136,7 +133,7 @@ def _run_together(run: Run, listening: socket.socket, options: Options) -> None:
     with TemporaryDirectory(prefix="paml-metrics-") as folder:
 
         def work() -> None:
-            torch.set_num_threads(options.threads or os.cpu_count() or 1)
+            use_threads(options.threads or os.cpu_count() or 1)
             share_metrics(folder)
             service, guarded = _opened(run, options)
             _run(guarded, service, listening, options)

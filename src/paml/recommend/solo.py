@@ -1,0 +1,124 @@
+"""A plan (plan.py) user by user, in NumPy: for so little arithmetic, starting operations and padding are the time.
+
+Only what reads the whole table is done for several users at once. For networks with one output and a squared error, or
+a choice by gradient steps; a plan answers the others by PyTorch.
+
+Legend: M members, S support rows, I all items, R rows, E entries of a row, H width of the user embedding, L entries
+that the user prior covers, G width of choice vectors.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paml.engine.choice import ChoiceHead
+from paml.engine.heads import Head, ValueHead, on_scale_in_use
+from paml.engine.joint import Columns, JointSolver, JointTable
+from paml.engine.joint_solvers import JointClosedForm, JointSteps
+from paml.engine.solo import SoloKnown, SoloRate
+from paml.methods.rates import JointPersonalRate, JointRates
+from paml.network.user_prior import FULL_WEIGHT
+from paml.recommend.fields import FieldTable
+from paml.recommend.requests import EncodedUser
+
+
+@dataclass(frozen=True)
+class SoloUser:
+    """One adapted user."""
+
+    weights_ME: np.ndarray
+    rate: SoloRate
+
+
+@dataclass(frozen=True)
+class Solo:
+    """Parts of a plan. Nothing changes after loading: threads may share it."""
+
+    head: Head
+    table: JointTable
+    columns: Columns
+    base_ME: np.ndarray
+    shared: int
+    """L"""
+    users: FieldTable
+    choice: tuple[np.ndarray, np.ndarray] | None
+    """Choice vectors of all items, (I, M, G), and the layer that makes a prior of them, (M, G, L)."""
+    bias_power_M1: np.ndarray | None
+    rates: JointRates
+    solver: JointSteps | JointClosedForm
+    known_weights: Callable[[np.ndarray], np.ndarray] | None
+
+    @staticmethod
+    def suits(head: Head, solver: JointSolver, *, has_contexts: bool) -> bool:
+        """Whether there is such a form."""
+        if has_contexts or not isinstance(head, ValueHead | ChoiceHead):
+            return False
+        return isinstance(solver, JointSteps | JointClosedForm) and solver.has_solo
+
+    def adapt(self, users: Sequence[EncodedUser]) -> list[SoloUser]:
+        """Adapt to users."""
+        found = [self._unadapted(user) for user in users]
+        known = [b for b, user in enumerate(users) if len(user.index_S)]
+        if known and self.solver.steps:
+            adapted = self.solver.solo(
+                [self._known(users[b]) for b in known],
+                [found[b].weights_ME for b in known],
+                [found[b].rate for b in known],
+            )
+            for b, weights_ME in zip(known, adapted, strict=True):
+                found[b] = SoloUser(weights_ME, found[b].rate)
+        return found
+
+    def _unadapted(self, user: EncodedUser) -> SoloUser:
+        """theta with the user's prior and part of the shared inputs, and the rates."""
+        known_MW, weights_ME = self.users.solo(user.profile), self.base_ME.copy()
+        own_ML, count, columns = weights_ME[:, : self.shared], len(user.index_S), self.columns
+        width = known_MW.shape[1] - self.shared
+        own_ML += known_MW[:, width:]
+        if self.choice is not None and count:
+            rows_IMG, layer_MGL = self.choice
+            sum_MG = np.add.reduce(rows_IMG.take(user.index_S, axis=0), axis=0) * (count + FULL_WEIGHT) ** -0.5
+            own_ML += (sum_MG[:, None] @ layer_MGL)[:, 0]
+        if self.bias_power_M1 is not None:
+            weights_ME[:, 1 + columns.vector : 1 + columns.vector + columns.bias] *= (1 + count) ** self.bias_power_M1
+        return SoloUser(weights_ME, self._rate(known_MW[:, :width]))
+
+    def score(self, weights_ME: np.ndarray, index_R: np.ndarray) -> np.ndarray:
+        """Predictions for some items, (R)."""
+        rows_MER = self.table.solo_rows(index_R).transpose(1, 2, 0)
+        return self._mean((weights_ME[:, None] @ rows_MER)[:, 0])
+
+    def score_all(self, weights_ME: np.ndarray) -> np.ndarray:
+        """The same for all items of the catalogue, (I)."""
+        if isinstance(self.head, ValueHead) and self.head.scale is not None:
+            return self._mean(self.table.solo_times(weights_ME))
+        return self.table.solo_mean(weights_ME)
+
+    def _mean(self, out_MR: np.ndarray) -> np.ndarray:
+        """The members' predictions, averaged, (R)."""
+        if isinstance(self.head, ValueHead) and self.head.scale is not None:
+            out_MR = on_scale_in_use(out_MR, *self.head.scale)
+        mean_R: np.ndarray = np.add.reduce(out_MR, axis=0) / len(out_MR)
+        return mean_R
+
+    def _rate(self, h_MH: np.ndarray) -> SoloRate:
+        """The user's rates."""
+        if isinstance(self.rates, JointPersonalRate):
+            return self.rates.solo(h_MH)
+        rate = self.rates(torch.from_numpy(h_MH).unsqueeze(1))
+        per_user_M = rate.per_user_MB[:, 0].numpy(force=True)
+        if rate.of_parameters is None:
+            return SoloRate(per_user_M, h_MH)
+        return SoloRate(per_user_M, h_MH, self.columns.rates(rate)[..., 0].numpy(force=True))
+
+    def _known(self, user: EncodedUser) -> SoloKnown:
+        """What the user is adapted to."""
+        members, count = len(self.base_ME), len(user.index_S)
+        y_MS, count_M = np.broadcast_to(user.y_S, (members, count)), np.full(members, count, dtype=np.float32)
+        if self.known_weights is not None:
+            y_MS = self.known_weights(user.y_S[None])[:, 0]
+            count_M = y_MS.sum(axis=1)
+        rows_MSE = self.table.solo_rows(user.index_S).transpose(1, 0, 2)
+        return SoloKnown(rows_MSE, y_MS, count_M, self.columns, self.table)
