@@ -177,6 +177,15 @@ def test_users_of_large_and_small_histories_are_adapted_in_groups(
             check(predictor, new_users_of(predictor, PROFILES, {}))
 
 
+@pytest.mark.parametrize("method", ["melu", "reg_paml"])
+def test_many_users_choose_together(
+    method: str, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = predictor_of(world, tmp_path, method, CHOICE)
+    monkeypatch.setattr("paml.engine.solo.TOGETHER", 2)
+    check(predictor, new_users_of(predictor, PROFILES, {}))
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     """Users with numbers and lists of values, and interactions with a context of each kind."""

@@ -15,6 +15,8 @@ from scipy.linalg.lapack import sposv
 
 from paml.engine.joint import Columns, JointTable
 
+TOGETHER = 8  # users from whom on one product of matrices takes less time than their own products with vectors
+
 
 class SoloRate(NamedTuple):
     """A user's rates for each member."""
@@ -73,12 +75,9 @@ class Choice(NamedTuple):
 
 
 def choose(table: JointTable, choices: Sequence[Choice], weights: Sequence[np.ndarray], steps: int) -> list[np.ndarray]:
-    """Gradient steps of several users, who read the table together, (M, E) each."""
-    if len(choices) == 1:
-        weights_ME, (pulled_ME, pushed_ME) = weights[0], choices[0]
-        for _ in range(steps):
-            weights_ME = weights_ME + pulled_ME - pushed_ME * table.solo_expected(weights_ME)
-        return [weights_ME]
+    """Gradient steps of several users, who read the table together if they are enough, (M, E) each."""
+    if len(choices) < TOGETHER:
+        return [_choose_alone(table, *pair, steps) for pair in zip(choices, weights, strict=True)]
     pulled_BME, pushed_BME = (np.stack(parts) for parts in zip(*choices, strict=True))
     weights_BME = np.stack(weights)
     for _ in range(steps):
@@ -86,6 +85,13 @@ def choose(table: JointTable, choices: Sequence[Choice], weights: Sequence[np.nd
         expected_MBE = table.expected(weights_NE1).view(weights_BME.shape[1], len(weights_BME), -1).numpy()
         weights_BME = weights_BME + pulled_BME - pushed_BME * expected_MBE.transpose(1, 0, 2)
     return [*weights_BME]
+
+
+def _choose_alone(table: JointTable, choice: Choice, weights_ME: np.ndarray, steps: int) -> np.ndarray:
+    pulled_ME, pushed_ME = choice
+    for _ in range(steps):
+        weights_ME = weights_ME + pulled_ME - pushed_ME * table.solo_expected(weights_ME)
+    return weights_ME
 
 
 def ridge(features_MSE: np.ndarray, residual_MS: np.ndarray, variance_M: np.ndarray) -> np.ndarray:

@@ -96,6 +96,7 @@ def create_app(run: Run, service: Service) -> FastAPI:
         version=version("paml"),
         docs_url=None,  # FastAPI's pages load their scripts from another site
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked for in every request; see telemetry.py
         lifespan=lifespan,
     )
     _add_users(app, service)
