@@ -121,14 +121,14 @@ def _of_part(overrides: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def choice_recipe(
-    data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any], run_method: str
+    recipe: str | Path, method: str, overrides: Mapping[str, Any], run_method: str, size: DataSize
 ) -> Recipe:
     """The recipe of the choice part, by `method`, of a run of `run_method`, whose table may have a table for it."""
     own = _read(recipe).get("method", {}).get(run_method, {}).get(CHOICE, {})
     given = {**{f"{CHOICE}.{name}": value for name, value in own.items()}, **overrides}
     given |= {f"{CHOICE}.{name}": value for name, value in overrides.items() if name in SHARED}
     given |= {name: value for name, value in overrides.items() if name.startswith(f"{CHOICE}.")}
-    return load_recipe(recipe, method, given, data.manifest.source.name, CHOICE, DataSize.of(data))
+    return load_recipe(recipe, method, given, target=CHOICE, size=size)
 
 
 def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
@@ -140,7 +140,7 @@ def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mappin
         _require_choices(recipe)
         own = {f"{CHOICE}.{name}": value for name, value in overrides.items() if name in Recipe.model_fields}
         chooser = trained_method(CHOICE, recipe, method, overrides)
-        return choice_recipe(data, recipe, chooser, {"head": CHOICE, **overrides, **own}, method)
+        return choice_recipe(recipe, chooser, {"head": CHOICE, **overrides, **own}, method, DataSize.of(data))
     target = CHOICE if overrides.get("head") == CHOICE else data.schema.target.kind
     return load_recipe(recipe, method, overrides, data.manifest.source.name, target, DataSize.of(data))
 
