@@ -21,7 +21,7 @@ from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
 from paml.methods.registry import LearnerSettings
 from paml.settings import Settings, added, build, read_toml
-from paml.training.sizing import EMBEDDED, RULES, DataSize, is_ruled
+from paml.training.sizing import CHOICE_RULES, EMBEDDED, RULES, DataSize, is_ruled
 
 TABLES = ("method", "target", "source")
 CHOICE = "choice"
@@ -170,8 +170,9 @@ def _sized(values: Mapping[str, Any], size: DataSize) -> Recipe:
     given = {name: value for name, value in values.items() if name not in ruled}
     if not ruled:
         return build(Recipe, given)
-    inputs = size.without(build(Recipe, given).exclude_fields)
-    return build(Recipe, {**given, **{name: RULES[name](inputs) for name in ruled}})
+    partial = build(Recipe, given)
+    rules, inputs = CHOICE_RULES if partial.head == CHOICE else RULES, size.without(partial.exclude_fields)
+    return build(Recipe, {**given, **{name: rules[name](inputs) for name in ruled}})
 
 
 def recipe_digest(recipe: str | Path) -> str:
