@@ -25,6 +25,7 @@ NAMES = [
     "ranking",
     "jobs",
     "prepare",
+    "ranks",
 ]
 
 
