@@ -26,6 +26,7 @@ NAMES = [
     "jobs",
     "prepare",
     "ranks",
+    "slopes",
 ]
 
 
