@@ -25,6 +25,8 @@ NAMES = [
     "ranking",
     "jobs",
     "prepare",
+    "ranks",
+    "slopes",
 ]
 
 

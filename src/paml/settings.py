@@ -91,6 +91,17 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     return values
 
 
+def assignments(values: Mapping[str, Any]) -> list[str]:
+    """`{"users": 500, "hidden": [32, 16]}` -> `["users=500", "hidden=32,16"]`, as one types them, without None."""
+    return [f"{key}={_written(value)}" for key, value in values.items() if value is not None]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_written, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file of settings, or a SettingsError that says why it cannot be read."""
     try:

@@ -26,6 +26,7 @@ from paml.testing.methods import QUICK, check_saved, resumed, same_weights, scor
 from paml.training import checkpoint
 from paml.training.recipe import choice_recipe, load_recipe, recipe_names
 from paml.training.run import write_settings
+from paml.training.sizing import DataSize
 
 QUICK_CHOICE = {"head": "choice", "epochs": 2, "ensemble_size": 1, "item_embedding": 8, "memory_size": 150}
 PARTS = {
@@ -95,7 +96,9 @@ def test_episodes_without_support_rows_are_learned_from(
 def test_choices_are_trained_as_the_choice_part(method: str, choice_world: paml.Dataset, tmp_path: Path) -> None:
     """A run on choices is what the choice part of a run on ratings is, settings and all; ridge's is MeLU's."""
     run = paml.train(choice_world, method, out=tmp_path / "run", epochs=0)
-    whole = choice_recipe(choice_world, "tuned", "melu" if method == "ridge" else method, {"epochs": 0}, method)
+    whole = choice_recipe(
+        "tuned", "melu" if method == "ridge" else method, {"epochs": 0}, method, DataSize.of(choice_world)
+    )
     assert run.settings.recipe == whole
     assert run.settings.method == ("melu" if method == "ridge" else method)
     assert (run.rater, run.settings.recipe.head) == (None, "choice")

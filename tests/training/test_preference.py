@@ -16,12 +16,13 @@ from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.ranking import JUDGED_SHOTS, quality
 from paml.recommend import preference as recommend
-from paml.recommend.preference import Blend, Preference, check_order, orders
+from paml.recommend.preference import Blend, Preference, check_order, link_weights, orders
+from paml.settings import build
 from paml.training import checkpoint, preference as training
 from paml.training.run import Run
 from training.test_loop import PARTS
 
-BLEND = Blend(profile=0.75, few=3.0, many=5.0, rating=0.6)
+BLEND = Blend(profile=0.75, few=3.0, many=5.0, rating=0.6, fade=3)
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +69,16 @@ def log_q(data: paml.Dataset, user: int, item: int) -> float:
     return total
 
 
+@pytest.mark.parametrize("fade", [1, 3])
 @pytest.mark.parametrize("shots", [None, 0, 2])
-def test_parts_and_score_are_those_of_the_formula(shots: int | None, run: Run, world: paml.Dataset) -> None:
-    """Row by row: (1 - s) log p + s log q + f h / (n + h) sum x F + n / (n + h) (m sum x M + c r)."""
+def test_parts_and_score_are_those_of_the_formula(shots: int | None, fade: int, run: Run, world: paml.Dataset) -> None:
+    """Row by row: (1 - s) log p + s log q + f (h / (n + h))^a sum x F + n / (n + h) (m sum x M + c r)."""
     preference, batch = run.preference, known(world, shots=shots)
     assert preference is not None
     rng = torch.Generator().manual_seed(0)
     choice_BI, rating_BI = (torch.randn(5, 80, generator=rng) for _ in range(2))
-    preference = Preference(run.settings.data_schema, run.settings.vocabulary, dict(preference.state_dict()), BLEND)
+    blend = BLEND.model_copy(update={"fade": fade})
+    preference = Preference(run.settings.data_schema, run.settings.vocabulary, dict(preference.state_dict()), blend)
     found_BI, log_q_BI = preference.score(batch, choice_BI, rating_BI), preference.log_shares(batch.users)
     covered = {item: k for k, item in enumerate(preference.item_K.tolist())}
     assert len(covered) == 80
@@ -92,8 +95,20 @@ def test_parts_and_score_are_those_of_the_formula(shots: int | None, run: Run, w
                 for weight_KK in (preference.few_KK, preference.many_KK)
             )
             expected = (1 - s) * log_p + s * float(log_q_BI[b, j])
-            expected += 3 * h / (n + h) * few + n / (n + h) * (5 * many + 0.6 * float(rating_BI[b, j]))
+            expected += 3 * (h / (n + h)) ** fade * few + n / (n + h) * (5 * many + 0.6 * float(rating_BI[b, j]))
             assert float(found_BI[b, j]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_a_blend_of_an_older_run_fades_as_it_did() -> None:
+    """Their files do not name the power: it was 1, with which they were fitted."""
+    written = {"profile": 0.75, "few": 24.0, "many": 8.0, "rating": 0.6}
+    older = build(Blend, written)
+    assert older.model_dump() == written
+    few, many = link_weights(older, torch.tensor([[15.0]]))
+    assert (float(few), float(many)) == (12.0, 4.0)
+    newer = build(Blend, training.START.model_dump())
+    assert newer == training.START
+    assert float(link_weights(newer, torch.tensor([[15.0]]))[0]) == training.START.few / 8
 
 
 def test_popularity_by_profile_is_counted_among_training_users(run: Run, world: paml.Dataset) -> None:

@@ -8,6 +8,7 @@ import paml
 from commands import run as command
 from paml.errors import SettingsError
 from paml.training.recipe import CHOICE, SHARED, Recipe, choice_recipe, load_recipe, recipe_for, recipe_names
+from paml.training.sizing import DataSize
 
 OWN = """
 epochs = 3
@@ -85,7 +86,7 @@ def test_settings_of_one_part_and_of_both() -> None:
 def test_a_run_for_choice_alone_takes_all_settings(world: paml.Dataset) -> None:
     found = recipe_for(world, "tuned", "melu", {"head": "choice", "inner_rate": 0.5, "choice.inner_steps": 7})
     assert (found.head, found.inner_rate, found.inner_steps) == ("choice", 0.5, 7)
-    part = choice_recipe(world, "tuned", "melu", {"inner_rate": 0.5}, "melu")
+    part = choice_recipe("tuned", "melu", {"inner_rate": 0.5}, "melu", DataSize.of(world))
     assert part.inner_rate == of_choice("tuned", "melu").inner_rate
     assert part.head == "choice"
 
@@ -96,9 +97,8 @@ def test_a_table_for_the_choice_part_of_a_method(world: paml.Dataset, tmp_path: 
     path.write_text(OWN.replace("[method.melu]", "[method.paml.choice]\nepochs = 7\ninner_steps = 4\n\n[method.melu]"))
 
     def part(run_method: str, **given: object) -> tuple[int, int]:
-        found = choice_recipe(
-            world, path, "melu", {key.replace("__", "."): value for key, value in given.items()}, run_method
-        )
+        overrides = {key.replace("__", "."): value for key, value in given.items()}
+        found = choice_recipe(path, "melu", overrides, run_method, DataSize.of(world))
         return found.epochs, found.inner_steps
 
     assert part("paml") == (7, 4)

@@ -7,8 +7,8 @@ import pytest
 
 import paml
 from paml.errors import SettingsError
-from paml.training.recipe import Recipe, load_recipe, recipe_for
-from paml.training.sizing import EMBEDDED, RULES, DataSize
+from paml.training.recipe import Recipe, choice_recipe, load_recipe, recipe_for
+from paml.training.sizing import CHOICE_RULES, EMBEDDED, RULES, DataSize
 
 MOVIES = DataSize(users=3382, rows=299_550, items=3502, values={"year": 82})
 BOOKS = DataSize(users=5470, rows=13_628, items=10_997, values={"year": 61, "publisher": 1599, "author": 5157})
@@ -49,6 +49,18 @@ def test_fewer_ratings_shrink_harder() -> None:
 def test_large_data_have_smaller_ensembles() -> None:
     assert RULES["ensemble_size"](MOVIES) == 16
     assert RULES["ensemble_size"](replace(MOVIES, rows=2_000_000)) == 5
+
+
+def test_large_logs_train_for_choice_in_hours_not_days() -> None:
+    def part(size: DataSize) -> tuple[int, int]:
+        found = choice_recipe("tuned", "melu", {}, "ridge", size)
+        return found.epochs, found.ensemble_size
+
+    assert part(MOVIES) == part(BOOKS) == part(EMBEDDED) == (12, 4)
+    assert part(DataSize(users=40_000, rows=2_000_000, items=20_000)) == (4, 1)
+    assert part(DataSize(users=150_000, rows=7_500_000, items=20_000)) == (1, 1)
+    assert part(DataSize(users=10**7, rows=10**9, items=20_000)) == (1, 1)
+    assert CHOICE_RULES["weight_decay"] is RULES["weight_decay"]
 
 
 def test_the_size_is_that_of_training_users(world: paml.Dataset) -> None:

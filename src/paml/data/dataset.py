@@ -30,7 +30,7 @@ from paml.data.vocabulary import EncodedColumn, Encoder
 from paml.errors import Again, FormatError, SettingsError, shortened
 from paml.files import Listed, as_model, exists, read_json, read_listed
 from paml.progress import SILENT, Progress
-from paml.settings import Settings
+from paml.settings import Settings, assignments
 
 FORMAT = 3
 SHOWN = 1 << 28  # bytes of a data set whose verification progress shows: less takes no time
@@ -294,13 +294,8 @@ def _anew(path: Path, values: Mapping[str, Any]) -> Again:
     source = values.get("source")
     found = source if isinstance(source, dict) else {}
     both = [given for given in (found.get("settings"), values.get("protocol")) if isinstance(given, dict)]
-    settings = [f"{key}={_written(value)}" for given in both for key, value in given.items() if value is not None]
+    settings = [word for given in both for word in assignments(given)]
     return Again(["data", "prepare", str(found.get("name", "SOURCE")), *settings], {"out": f"{path}-new"})
-
-
-def _written(value: object) -> object:
-    """A setting's value as it is written in a command."""
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 Stamp = tuple[tuple[int, ...], ...]

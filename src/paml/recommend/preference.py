@@ -1,12 +1,12 @@
 """What a list is ordered by: how likely a user chooses an item, what goes with what, and what the user would say of it.
 
-    score_j  =  (1 - s) log p_j + s log q_j + f h / (n + h) sum_i x_i F_ij + n / (n + h) (m sum_i x_i M_ij + c r_j)
+    score_j  =  (1 - s) log p_j + s log q_j + f (h / (n + h))^a sum_i x_i F_ij + n / (n + h) (m sum_i x_i M_ij + c r_j)
 
 for a user with n known rows: p_j is the chance of a choice (the choice part of a run), q_j the item's share of what
 training users with such a profile liked, s = s_0 / (1 + n); F and M are weights between items (a linear autoencoder,
 engine/autoencoder.py, with much dropout for few known rows and with little for many), x_i the weights of the user's
 rows; r_j is the predicted rating, which says more about the item than about the user as long as little is known. The
-numbers s_0, f, m and c are chosen on validation users (training/preference.py).
+numbers s_0, f, m and c are chosen on validation users (training/preference.py); a is 3.
 
 Legend: B users, S support rows, I items, K items that the weights between items cover, V values of profile fields.
 """
@@ -25,13 +25,13 @@ from paml.engine.joint import on_large_pages
 from paml.episodes.batches import RowBlock, SupportBatch
 from paml.episodes.features import Features
 from paml.errors import SettingsError
-from paml.settings import Settings
+from paml.settings import Settings, added
 
 By = Literal["preference", "choice", "rating"]
 """What a list may be ordered by."""
 Outputs = Callable[[SupportBatch], tuple[Tensor, Tensor | None]]
 """From a batch over all items to the outputs of the choice part and the predicted ratings, (B, I) each."""
-HALF = 15  # known rows at which what is for few and what is for many count half each
+HALF = 15  # known rows at which what is for many counts half
 
 
 class Blend(Settings):
@@ -41,6 +41,7 @@ class Blend(Settings):
     few: float = Field(0.0, ge=0, description="f, weight of what goes with what, for few known rows")
     many: float = Field(0.0, ge=0, description="m, the same for many")
     rating: float = Field(0.0, ge=0, description="c, weight of the predicted rating, for many known rows")
+    fade: int = added(1, "a, how fast f fades with known rows; runs that do not say so were fitted with 1", ge=1)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def profile_share(blend: Blend, count_B1: Tensor) -> Tensor:
 
 
 def link_weights(blend: Blend, count_B1: Tensor) -> tuple[Tensor, Tensor]:
-    """f h / (n + h) and m n / (n + h)"""
-    return blend.few * HALF / (count_B1 + HALF), blend.many * count_B1 / (count_B1 + HALF)
+    """f (h / (n + h))^a and m n / (n + h)"""
+    return blend.few * (HALF / (count_B1 + HALF)) ** blend.fade, blend.many * count_B1 / (count_B1 + HALF)
 
 
 def rating_weight(blend: Blend, count_B1: Tensor) -> Tensor:

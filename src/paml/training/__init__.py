@@ -15,6 +15,7 @@ device      the CPU, or a GPU
 allocator   freed memory kept for the next step
 checkpoint  tensors and values in one file, atomic, checked
 run         a run on disk: settings, weights, vocabulary
+anew        the command that trains a run of another version again
 show        a run in a notebook
 preference  what lists are ordered by: counted on training users, weighted on validation users
 """

@@ -32,7 +32,7 @@ from paml.training.run import Run
 
 MAX_ITEMS = 6000  # items with the most training rows that weights between items cover
 MAX_SHARE_UNCOVERED = 0.5  # where these are fewer than half of the items people rated, there are no such weights
-FEW_DROPOUT, MANY_DROPOUT, RIDGE = 0.9, 0.33, 400.0
+FEW_DROPOUT, MANY_DROPOUT, RIDGE = 0.96, 0.33, 400.0
 STRENGTH = 100.0  # users that popularity among a profile value's users is shrunk by
 MAX_LIFTS = 1 << 24  # numbers in the table of popularity by profile value; with more, it is popularity alone
 MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for each part and number of known ratings
@@ -40,7 +40,7 @@ MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for eac
 Shots = tuple[int | None, ...]
 CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
     "profile": ((0.0, 0.25, 0.5, 0.75, 1.0), (0, 1, 3)),
-    "few": ((0.0, 8.0, 16.0, 24.0, 32.0, 48.0), (1, 3, 5, 10)),
+    "few": ((0.0, 20.0, 40.0, 80.0, 140.0, 200.0), (1, 3, 5, 10)),
     "many": ((0.0, 4.0, 8.0, 12.0, 16.0, 24.0), (10, None)),
     "rating": ((0.0, 0.3, 0.6, 1.0, 1.5), (5, 10, None)),
 }
@@ -48,7 +48,7 @@ CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
 
 Each is judged where it matters: with all of them together, what helps with many ratings would be lost in the noise of
 the others."""
-START = Blend(profile=0.75, few=24.0, many=8.0, rating=0.6)
+START = Blend(profile=0.75, few=140.0, many=8.0, rating=0.6, fade=3)
 """Where the search begins, and what is used without validation users."""
 
 HALVED = ("few_KK", "many_KK")

@@ -21,7 +21,7 @@ from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
 from paml.methods.registry import LearnerSettings
 from paml.settings import Settings, added, build, read_toml
-from paml.training.sizing import EMBEDDED, RULES, DataSize, is_ruled
+from paml.training.sizing import CHOICE_RULES, EMBEDDED, RULES, DataSize, is_ruled
 
 TABLES = ("method", "target", "source")
 CHOICE = "choice"
@@ -121,14 +121,14 @@ def _of_part(overrides: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def choice_recipe(
-    data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any], run_method: str
+    recipe: str | Path, method: str, overrides: Mapping[str, Any], run_method: str, size: DataSize
 ) -> Recipe:
     """The recipe of the choice part, by `method`, of a run of `run_method`, whose table may have a table for it."""
     own = _read(recipe).get("method", {}).get(run_method, {}).get(CHOICE, {})
     given = {**{f"{CHOICE}.{name}": value for name, value in own.items()}, **overrides}
     given |= {f"{CHOICE}.{name}": value for name, value in overrides.items() if name in SHARED}
     given |= {name: value for name, value in overrides.items() if name.startswith(f"{CHOICE}.")}
-    return load_recipe(recipe, method, given, data.manifest.source.name, CHOICE, DataSize.of(data))
+    return load_recipe(recipe, method, given, target=CHOICE, size=size)
 
 
 def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
@@ -140,7 +140,7 @@ def recipe_for(data: Dataset, recipe: str | Path, method: str, overrides: Mappin
         _require_choices(recipe)
         own = {f"{CHOICE}.{name}": value for name, value in overrides.items() if name in Recipe.model_fields}
         chooser = trained_method(CHOICE, recipe, method, overrides)
-        return choice_recipe(data, recipe, chooser, {"head": CHOICE, **overrides, **own}, method)
+        return choice_recipe(recipe, chooser, {"head": CHOICE, **overrides, **own}, method, DataSize.of(data))
     target = CHOICE if overrides.get("head") == CHOICE else data.schema.target.kind
     return load_recipe(recipe, method, overrides, data.manifest.source.name, target, DataSize.of(data))
 
@@ -170,8 +170,9 @@ def _sized(values: Mapping[str, Any], size: DataSize) -> Recipe:
     given = {name: value for name, value in values.items() if name not in ruled}
     if not ruled:
         return build(Recipe, given)
-    inputs = size.without(build(Recipe, given).exclude_fields)
-    return build(Recipe, {**given, **{name: RULES[name](inputs) for name in ruled}})
+    partial = build(Recipe, given)
+    rules, inputs = CHOICE_RULES if partial.head == CHOICE else RULES, size.without(partial.exclude_fields)
+    return build(Recipe, {**given, **{name: rules[name](inputs) for name in ruled}})
 
 
 def recipe_digest(recipe: str | Path) -> str:

@@ -48,6 +48,7 @@ from paml.recommend.user import User
 from paml.registry import Origin
 from paml.settings import Settings, added, build
 from paml.training import checkpoint
+from paml.training.anew import anew
 from paml.training.recipe import CHOICE, Recipe
 from paml.training.show import run_html
 
@@ -374,9 +375,8 @@ def read_settings(path: Path) -> RunSettings:
 
 def _anew(path: Path, values: Mapping[str, Any]) -> Again:
     """The command that trains a run of another version again."""
-    names = {"method": "method", "recipe_name": "recipe", "seed": "seed"}
-    options = {name: values[key] for key, name in names.items() if key in values}
-    return Again(["train", str(values.get("data_path", "DATA"))], {**options, "out": f"{path}-new"})
+    beside = choice_folder(path) / "settings.json"
+    return anew(path, values, read_json(beside, AGAIN) if exists(beside, AGAIN) else {})
 
 
 def write_settings(path: Path, settings: RunSettings) -> None:

@@ -28,6 +28,9 @@ LONG_EPOCHS = 100_000  # training rows above which an epoch is worth more, and f
 ENSEMBLE = 16
 SMALL_ENSEMBLE = 5
 MANY_ROWS = 1_000_000  # training rows above which the smaller ensemble is enough
+CHOICE_EPOCHS = 12
+CHOICE_ENSEMBLE = 4
+CHOICE_VISITS = 150_000  # training users that a network for choice sees, some of them often
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,20 @@ def epochs(size: DataSize) -> int:
     return FEW_EPOCHS if size.rows > LONG_EPOCHS else EPOCHS
 
 
+def choice_epochs(size: DataSize) -> int:
+    """Twelve, or as many as let a network see 150,000 users, at least one.
+
+    A softmax over 20,000 items takes a core some 7 ms a user: twelve epochs of four networks on a log of ten million
+    rows would take half a day.
+    """
+    return max(1, min(CHOICE_EPOCHS, round(CHOICE_VISITS / max(size.users, 1))))
+
+
+def choice_ensemble_size(size: DataSize) -> int:
+    """Four; one above a million rows."""
+    return 1 if size.rows > MANY_ROWS else CHOICE_ENSEMBLE
+
+
 RULES: dict[str, Callable[[DataSize], Any]] = {
     "batch_size": batch_size,
     "weight_decay": weight_decay,
@@ -130,6 +147,8 @@ RULES: dict[str, Callable[[DataSize], Any]] = {
     "ensemble_size": ensemble_size,
     "epochs": epochs,
 }
+CHOICE_RULES = {**RULES, "ensemble_size": choice_ensemble_size, "epochs": choice_epochs}
+"""The same for the head `choice`."""
 
 
 def is_ruled(name: str, value: Any) -> bool:

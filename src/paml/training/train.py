@@ -30,6 +30,7 @@ from paml.training.preference import finish_preference
 from paml.training.ranks import Ranks, joined, was_restarted
 from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
+from paml.training.sizing import DataSize
 
 DEFAULT_FOLDER = Path("paml-runs")
 PARALLEL = ("users", "members")
@@ -88,7 +89,7 @@ def train(
     if values.choice_part and values.head != CHOICE:
         chooser = values.choice_method or method
         find_method(chooser)
-        choice = choice_recipe(data, recipe, chooser, given, method)
+        choice = choice_recipe(recipe, chooser, given, method, DataSize.of(data))
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
