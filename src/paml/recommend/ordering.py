@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import embedding_bag
 
 from paml.data.schema import Kind
-from paml.recommend.preference import HALF, Preference
+from paml.recommend.preference import Preference, link_weights, profile_share, rating_weight
 from paml.recommend.requests import EncodedUser, Values
 
 START = torch.tensor([0])
@@ -28,14 +28,13 @@ class Ordering:
         self._covers_all = np.array_equal(self._item_K, np.arange(len(self._place_I)))
 
     def rating_weight(self, user: EncodedUser) -> float:
-        """What a predicted rating is multiplied by before it is added to the rest: c n / (n + h)."""
-        count = len(user.index_S)
-        return self._blend.rating * count / (count + HALF)
+        """What a predicted rating is multiplied by before it is added to the rest."""
+        return rating_weight(self._blend, float(len(user.index_S)))
 
     @torch.inference_mode()
     def without_rating(self, user: EncodedUser, log_p_I: np.ndarray) -> np.ndarray:
         """What lists are ordered by but for the predicted rating, (I); `log_p_I` are log chances of a choice."""
-        share = self._blend.profile / (1 + len(user.index_S))
+        share = profile_share(self._blend, float(len(user.index_S)))
         score_I = (1 - share) * log_p_I
         if share:
             score_I += share * self._log_shares(user.profile)
@@ -62,9 +61,9 @@ class Ordering:
 
     def _linked(self, user: EncodedUser) -> np.ndarray:
         """What the rated items say about those that go with them, (K): rows of F and of M, weighted."""
-        place_S, count, blend = self._place_I[user.index_S], len(user.index_S), self._blend
+        place_S = self._place_I[user.index_S]
         x_S = np.interp(user.y_S, self._level_L, self._weight_L) * (place_S >= 0)
-        few, many = blend.few * HALF / (count + HALF), blend.many * count / (count + HALF)
+        few, many = link_weights(self._blend, float(len(place_S)))
         place_S = place_S.clip(min=0)
         index = torch.from_numpy(np.concatenate([place_S, place_S + len(self._item_K)]))
         weight = torch.from_numpy(np.concatenate([few * x_S, many * x_S]).astype(np.float32))

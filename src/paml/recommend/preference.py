@@ -14,7 +14,7 @@ Legend: B users, S support rows, I items, K items that the weights between items
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -31,6 +31,8 @@ By = Literal["preference", "choice", "rating"]
 """What a list may be ordered by."""
 Outputs = Callable[[SupportBatch], tuple[Tensor, Tensor | None]]
 """From a batch over all items to the outputs of the choice part and the predicted ratings, (B, I) each."""
+Count = TypeVar("Count", float, Tensor)
+"""Known rows of one user, or of many, (B, 1)."""
 HALF = 15  # known rows at which what is for many counts half
 
 
@@ -68,19 +70,19 @@ class Parts:
         return score_BI if self.rating_BI is None else score_BI + rating_weight(blend, count_B1) * self.rating_BI
 
 
-def profile_share(blend: Blend, count_B1: Tensor) -> Tensor:
+def profile_share(blend: Blend, count: Count) -> Count:
     """s_0 / (1 + n)"""
-    return blend.profile / (1 + count_B1)
+    return blend.profile / (1 + count)
 
 
-def link_weights(blend: Blend, count_B1: Tensor) -> tuple[Tensor, Tensor]:
+def link_weights(blend: Blend, count: Count) -> tuple[Count, Count]:
     """f (h / (n + h))^a and m n / (n + h)"""
-    return blend.few * (HALF / (count_B1 + HALF)) ** blend.fade, blend.many * count_B1 / (count_B1 + HALF)
+    return blend.few * (HALF / (count + HALF)) ** blend.fade, blend.many * count / (count + HALF)
 
 
-def rating_weight(blend: Blend, count_B1: Tensor) -> Tensor:
+def rating_weight(blend: Blend, count: Count) -> Count:
     """c n / (n + h)"""
-    return blend.rating * count_B1 / (count_B1 + HALF)
+    return blend.rating * count / (count + HALF)
 
 
 class Preference(nn.Module):
