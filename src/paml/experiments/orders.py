@@ -12,7 +12,7 @@ from paml.evaluation.scenarios import SHOTS
 from paml.evaluation.scoring import scores_of_all
 from paml.training.run import Run
 
-MAX_PRODUCTS = 1 << 42
+MAX_PRODUCTS = 1 << 43
 """Multiplications in the decision layers that ranking all users may take, some minutes' work; with more, lists are left
 out: hidden layers, as the paper has them, times a large catalogue would take days."""
 
