@@ -25,7 +25,7 @@ SETTINGS = {
     "warmup_epochs": 0,
     "memory_size": 10_000,
 }
-CHILD = """
+WATCHED = """
 import json, sys, threading, time
 import torch, paml
 
@@ -40,6 +40,11 @@ def watch():
         time.sleep(0.01)
 
 threading.Thread(target=watch, daemon=True).start()
+"""
+"""The beginning of a program whose private memory is watched: `peak[0]` in KiB, and `private()`."""
+CHILD = (
+    WATCHED
+    + """
 torch.set_num_threads(2)
 data, method, out, settings = sys.argv[1:]
 imported = private()
@@ -47,6 +52,7 @@ run = paml.train(data, method, "paper", out=out, settings=json.loads(settings))
 seconds = run.settings.summary["seconds"]
 print(json.dumps({"peak_mib": peak[0] / 1024, "imported_mib": imported / 1024, "seconds": seconds}))
 """
+)
 
 
 def train_apart(data: Path, method: str, out: Path, settings: Mapping[str, Any]) -> dict[str, float]:

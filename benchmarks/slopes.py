@@ -16,31 +16,21 @@ import numpy as np
 import polars as pl
 
 import paml
+from benchmarks.growth import WATCHED
 
 METHOD = os.environ.get("PAML_BENCH_METHOD", "ridge")
 USERS, ITEMS, ROWS, MEMBERS = (int(part) for part in os.environ.get("PAML_BENCH_BASE", "20000,10000,30,1").split(","))
 GROWTH = (1, 4, 16)
 SETTINGS = {"epochs": 1, "batch_size": 128, "item_embedding": 32, "prior_from_items": 32, "choice_part": False}
-CHILD = """
-import json, sys, threading, time
-import paml
-
-def private():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
-
-peak = [0]
-def watch():
-    while True:
-        peak[0] = max(peak[0], private())
-        time.sleep(0.01)
-
-threading.Thread(target=watch, daemon=True).start()
+CHILD = (
+    WATCHED
+    + """
 data, method, out, settings = sys.argv[1:]
 imported, begun = private(), time.process_time()
 paml.train(data, method, out=out, settings=json.loads(settings), progress=False)
 print(json.dumps({"seconds": time.process_time() - begun, "mib": (peak[0] - imported) / 1024}))
 """
+)
 
 
 def log(users: int, items: int, rows: int) -> pl.DataFrame:
