@@ -5,15 +5,16 @@ from typing import NamedTuple
 WANTED = 8192  # more than one process can serve
 RESERVED = 128  # for the store, the log, the model's files and whatever else the process opens
 FALLBACK = 256  # where a system does not say
+MAX_AT_ONCE = 64  # a turn of the event loop that accepts more keeps requests under way waiting
 
 
 class Room(NamedTuple):
     """What there is room for."""
 
     connections: int
-    backlog: int
-    """Connections that may wait to be accepted: all of them may be accepted at once, before any is counted, and as many
-    again before those that make room for them are closed."""
+    at_once: int
+    """Connections that are accepted in one turn of the event loop, before any of them is counted; as many again may be
+    open before those that make room for them are closed."""
 
 
 def room() -> Room:
@@ -23,9 +24,9 @@ def room() -> Room:
 
 def divided(limit: int) -> Room:
     """A limit shared out: some for the process itself, some for connections that are being accepted, the rest."""
-    backlog = max(1, min(512, limit // 8))
+    at_once = max(1, min(MAX_AT_ONCE, limit // 8))
     reserved = min(RESERVED, limit // 4)
-    return Room(max(1, min(WANTED, limit - 2 * backlog - reserved)), backlog)
+    return Room(max(1, min(WANTED, limit - 2 * at_once - reserved)), at_once)
 
 
 def _raised() -> int:

@@ -32,6 +32,7 @@ from paml.terminal import printable
 from paml.training.run import Run
 
 GRACE_SECONDS = 10  # for requests under way when the service is told to stop
+WAITING = 4096  # connections that may wait to be accepted; who finds no place asks again after a whole second
 STORE_NAME = "users.sqlite"  # in a run's folder, where no other store is given
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -117,6 +118,8 @@ def serve(path: Path, options: Options) -> None:
         run = Run.load(path)
         service, guarded = _opened(run, options)
         say_where(service.store, chosen=options.store is not None)
+        gc.collect()
+        gc.freeze()  # the collector would look through the whole model, and write into memory that workers share
         if options.workers == 1:
             _run(guarded, service, listening, options)
         else:
@@ -128,8 +131,6 @@ def serve(path: Path, options: Options) -> None:
 
 def _run_together(run: Run, listening: socket.socket, options: Options) -> None:
     """Serve with several processes."""
-    gc.collect()
-    gc.freeze()  # the collector would write into memory that the workers share
     with TemporaryDirectory(prefix="paml-metrics-") as folder:
 
         def work() -> None:
@@ -184,7 +185,7 @@ def bind(address: Address) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address.host, address.port))
-        listening.listen(1024)
+        listening.listen(WAITING)
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or str(error)
@@ -207,7 +208,7 @@ def _run(app: Guard, service: Service, listening: socket.socket, options: Option
         log_config=None,
         access_log=False,
         server_header=False,
-        backlog=space.backlog,
+        backlog=space.at_once,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     # uvicorn raises the signal again after it has stopped; by then it has been obeyed.
@@ -222,6 +223,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: Guard, drain: float) -> None:
         super().__init__(config)
         self._app, self._drain = app, drain
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; asyncio has one number for how many may wait and how many are accepted in one turn."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(WAITING)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Go on for a moment, then stop listening and answer what is under way."""
