@@ -16,13 +16,13 @@ from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.ranking import JUDGED_SHOTS, quality
 from paml.recommend import preference as recommend
-from paml.recommend.preference import Blend, Preference, check_order, link_weights, orders
+from paml.recommend.preference import Blend, Preference, check_order, link_weights, orders, profile_share
 from paml.settings import build
 from paml.training import checkpoint, preference as training
 from paml.training.run import Run
 from training.test_loop import PARTS
 
-BLEND = Blend(profile=0.75, few=3.0, many=5.0, rating=0.6, fade=3)
+BLEND = Blend(profile=0.75, linger=4.0, few=3.0, many=5.0, rating=0.6, fade=3)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_parts_and_score_are_those_of_the_formula(shots: int | None, fade: int, 
         rows = zip(batch.support.index_BR[b][there].tolist(), batch.support.y_BR[b][there].tolist(), strict=True)
         history = [(item, WEIGHTS["graded"][round(y) - 1]) for item, y in rows]
         n, h = len(history), 15
-        s = 0.75 / (1 + n)
+        s = 0.75 * 4 / (4 + n)
         for j in range(0, 80, 7):
             log_p = float(choice_BI[b, j]) - math.log(sum(math.exp(float(out)) for out in choice_BI[b]))
             few, many = (
@@ -100,12 +100,13 @@ def test_parts_and_score_are_those_of_the_formula(shots: int | None, fade: int, 
 
 
 def test_a_blend_of_an_older_run_fades_as_it_did() -> None:
-    """Their files do not name the power: it was 1, with which they were fitted."""
+    """Their files name neither the power nor for how long a profile counts: both were 1, with which they were fitted."""
     written = {"profile": 0.75, "few": 24.0, "many": 8.0, "rating": 0.6}
     older = build(Blend, written)
     assert older.model_dump() == written
     few, many = link_weights(older, torch.tensor([[15.0]]))
     assert (float(few), float(many)) == (12.0, 4.0)
+    assert profile_share(older, 2.0) == 0.25
     newer = build(Blend, training.START.model_dump())
     assert newer == training.START
     assert float(link_weights(newer, torch.tensor([[15.0]]))[0]) == training.START.few / 8
@@ -151,13 +152,24 @@ def test_the_blend_is_the_best_of_those_tried_for_validation_users(run: Run, wor
     assert preference is not None
     loader = Loader(world, run.ensemble.inputs)
     judge = training._Judge(world, tasks, preference, loader, run.outputs(loader))
-    means = [judge.gains(preference.blend, (shots,)).mean() for shots in JUDGED_SHOTS]
+    means = [judge.worths(preference.blend, (shots,)).mean() for shots in JUDGED_SHOTS]
     assert np.mean(means) == pytest.approx(quality(world, tasks, run.rank(world)), abs=1e-6)
     choices, shots = training.CHOICES["rating"]  # searched last, with the others as they are
-    best_U = judge.gains(preference.blend, shots)
+    best_U = judge.worths(preference.blend, shots)
     others = [preference.blend.model_copy(update={"rating": value}) for value in choices]
-    winner = max(others, key=lambda blend: judge.gains(blend, shots).mean())
-    assert not training._is_better(judge.gains(winner, shots), best_U)
+    winner = max(others, key=lambda blend: judge.worths(blend, shots).mean())
+    assert not training._is_better(judge.worths(winner, shots), best_U)
+
+
+def test_without_validation_users_the_start_goes_by_the_split(run: Run, world: paml.Dataset) -> None:
+    """By time, what was rated first says less about what comes later: popularity by profile counts for longer."""
+    _, end = world.manifest.splits["train"]
+    nobody = {**world.manifest.splits, "validation": (end, end)}
+    for support_by, start in (("random", training.START), ("time", training.START_BY_TIME)):
+        protocol = world.manifest.protocol.model_copy(update={"support_by": support_by})
+        manifest = world.manifest.model_copy(update={"splits": nobody, "protocol": protocol})
+        assert training.fit_preference(paml.Dataset(world.path, manifest), run).blend == start
+    assert profile_share(training.START_BY_TIME, 3.0) > profile_share(training.START, 3.0)
 
 
 def test_only_more_than_noise_is_better() -> None:

@@ -158,13 +158,13 @@ def _fill(
 
 
 def quality(data: Dataset, tasks: Tasks, rank: Rank, liked: float | None = None) -> float:
-    """What settings of rankers are chosen by: nDCG@10, a mean over users, then over numbers of known ratings."""
+    """What settings of rankers are chosen by: `worth`, a mean over users, then over numbers of known ratings."""
     orders = Orders.single(rank)
     whole = rank_by_all(data, tasks, orders, None, liked)
     lists = [
         lists for shots in JUDGED_SHOTS for lists in rank_by_all(data, tasks, orders, shots, liked, whole).values()
     ]
-    found = [discounted_gain(one, 10) for one in lists]
+    found = [worth(one) for one in lists]
     means = [float(np.nanmean(value_U)) for value_U in found if np.isfinite(value_U).any()]
     return float(np.mean(means)) if means else float("nan")
 
@@ -192,6 +192,11 @@ def discounted_gain(lists: Lists, k: int) -> np.ndarray:
     discount_K = 1 / np.log2(1 + np.arange(1, k + 1))
     ideal_K = np.concatenate([[0.0], np.cumsum(discount_K)])
     return _over(lists.relevant_UL[:, :k] @ discount_K, ideal_K[np.minimum(lists.relevant_U, k)])
+
+
+def worth(lists: Lists) -> np.ndarray:
+    """What settings are chosen by: the mean of nDCG@10 and recall@20, so that neither is bought with the other."""
+    return (discounted_gain(lists, 10) + recall(lists, 20)) / 2
 
 
 def recall(lists: Lists, k: int) -> np.ndarray:

@@ -3,10 +3,10 @@
     score_j  =  (1 - s) log p_j + s log q_j + f (h / (n + h))^a sum_i x_i F_ij + n / (n + h) (m sum_i x_i M_ij + c r_j)
 
 for a user with n known rows: p_j is the chance of a choice (the choice part of a run), q_j the item's share of what
-training users with such a profile liked, s = s_0 / (1 + n); F and M are weights between items (a linear autoencoder,
+training users with such a profile liked, s = s_0 k / (k + n); F and M are weights between items (a linear autoencoder,
 engine/autoencoder.py, with much dropout for few known rows and with little for many), x_i the weights of the user's
 rows; r_j is the predicted rating, which says more about the item than about the user as long as little is known. The
-numbers s_0, f, m and c are chosen on validation users (training/preference.py); a is 3.
+numbers s_0, k, f, m and c are chosen on validation users (training/preference.py); a is 3.
 
 Legend: B users, S support rows, I items, K items that the weights between items cover, V values of profile fields.
 """
@@ -40,6 +40,7 @@ class Blend(Settings):
     """The numbers in the formula above."""
 
     profile: float = Field(0.0, ge=0, le=1, description="s_0, weight of popularity by profile without known rows")
+    linger: float = added(1.0, "k, known rows with which popularity by profile counts half as much", gt=0)
     few: float = Field(0.0, ge=0, description="f, weight of what goes with what, for few known rows")
     many: float = Field(0.0, ge=0, description="m, the same for many")
     rating: float = Field(0.0, ge=0, description="c, weight of the predicted rating, for many known rows")
@@ -71,8 +72,8 @@ class Parts:
 
 
 def profile_share(blend: Blend, count: Count) -> Count:
-    """s_0 / (1 + n)"""
-    return blend.profile / (1 + count)
+    """s_0 k / (k + n)"""
+    return blend.profile * blend.linger / (blend.linger + count)
 
 
 def link_weights(blend: Blend, count: Count) -> tuple[Count, Count]:

@@ -2,8 +2,8 @@
 
 What goes with what is EDLAE (engine/autoencoder.py) for the items with the most training rows, in catalogues where
 that is affordable; popularity by profile is counted. The numbers of the blend are found one after the other, each the
-best of a few by nDCG@10 of validation users, with as many known ratings as it is about, and only if that is more than
-noise.
+best of a few for the lists of validation users, with as many known ratings as it is about, and only if that is more
+than noise.
 
 Legend: U users, B users of a block, I items, K covered items, V values of profile fields.
 """
@@ -24,7 +24,7 @@ from paml.episodes import ragged
 from paml.episodes.batches import Loader
 from paml.episodes.histories import Histories, level_weights
 from paml.episodes.tasks import Known, Tasks
-from paml.evaluation.ranking import JUDGED_SHOTS, discounted_gain, rank_users
+from paml.evaluation.ranking import JUDGED_SHOTS, rank_users, worth
 from paml.progress import Progress
 from paml.recommend.preference import Blend, Outputs, Parts, Preference, preference_file, profile_fields
 from paml.training import checkpoint
@@ -40,6 +40,7 @@ MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for eac
 Shots = tuple[int | None, ...]
 CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
     "profile": ((0.0, 0.25, 0.5, 0.75, 1.0), (0, 1, 3)),
+    "linger": ((1.0, 2.0, 5.0, 10.0, 30.0), (1, 3, 5, 10)),
     "few": ((0.0, 20.0, 40.0, 80.0, 140.0, 200.0), (1, 3, 5, 10)),
     "many": ((0.0, 4.0, 8.0, 12.0, 16.0, 24.0), (10, None)),
     "rating": ((0.0, 0.3, 0.6, 1.0, 1.5), (5, 10, None)),
@@ -48,8 +49,10 @@ CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
 
 Each is judged where it matters: with all of them together, what helps with many ratings would be lost in the noise of
 the others."""
-START = Blend(profile=0.75, few=140.0, many=8.0, rating=0.6, fade=3)
-"""Where the search begins, and what is used without validation users."""
+START = Blend(profile=0.5, few=140.0, many=8.0, rating=0.6, fade=3)
+START_BY_TIME = Blend(profile=0.75, linger=5.0, few=20.0, many=8.0, rating=0.6, fade=3)
+"""Where the search begins, and what is used without validation users. What somebody rated first tells less about what
+comes later than any rating about any other, so that popularity by profile counts for longer."""
 
 HALVED = ("few_KK", "many_KK")
 """Stored with half the digits: they are by far the largest."""
@@ -72,7 +75,8 @@ def fit_preference(data: Dataset, run: Run) -> Preference:
     """Counts and weights of training users, and the blend that is best for validation users."""
     histories, schema = Histories.of_training(data), run.settings.data_schema
     tensors = {**_links(histories), **_popularity(data, schema, histories)}
-    preference = Preference(schema, data.manifest.vocabulary, tensors, START)
+    start = START_BY_TIME if data.manifest.protocol.support_by == "time" else START
+    preference = Preference(schema, data.manifest.vocabulary, tensors, start)
     loader = Loader(data, run.ensemble.inputs, next(run.ensemble.parameters()).device)
     preference.blend = _best_blend(data, preference, loader, run.outputs(loader))
     return preference
@@ -140,20 +144,20 @@ def _values(data: Dataset, schema: Schema, name: str, kind: Kind) -> sp.csr_arra
 
 
 def _best_blend(data: Dataset, preference: Preference, loader: Loader, outputs: Outputs) -> Blend:
-    """Each number in turn, the others held; of equals the first."""
+    """Each number in turn, the others held, from those that the preference has; of equals the first."""
     tasks = Tasks.of(data, "validation")
     tasks = tasks.part(0, max(1, MAX_CELLS // max(data.manifest.items, 1)))
+    best = preference.blend
     if not len(tasks):
-        return START
+        return best
     judge = _Judge(data, tasks, preference, loader, outputs)
-    best = START
     for name, (choices, shots) in [*CHOICES.items(), *CHOICES.items()]:
-        value_U = judge.gains(best, shots)
+        value_U = judge.worths(best, shots)
         if not len(value_U):
             continue  # no validation user likes anything
         tried = [best.model_copy(update={name: choice}) for choice in choices]
-        winner = max(tried, key=lambda blend: float(judge.gains(blend, shots).mean()))
-        if _is_better(judge.gains(winner, shots), value_U):
+        winner = max(tried, key=lambda blend: float(judge.worths(blend, shots).mean()))
+        if _is_better(judge.worths(winner, shots), value_U):
             best = winner
     return best
 
@@ -186,18 +190,18 @@ class _Judge:
         return rank
 
     @torch.no_grad()
-    def gains(self, blend: Blend, numbers: Shots) -> np.ndarray:
-        """nDCG@10 of each user who likes anything, a mean over these numbers of known ratings."""
-        gain_U: np.ndarray = np.mean([self._gains(blend, shots) for shots in numbers], axis=0)
-        defined_U: np.ndarray = gain_U[np.isfinite(gain_U)]
+    def worths(self, blend: Blend, numbers: Shots) -> np.ndarray:
+        """What lists are worth to each user who likes anything, a mean over these numbers of known ratings."""
+        worth_U: np.ndarray = np.mean([self._worths(blend, shots) for shots in numbers], axis=0)
+        defined_U: np.ndarray = worth_U[np.isfinite(worth_U)]
         return defined_U
 
     @cache  # noqa: B019 - as long as a blend is searched for
-    def _gains(self, blend: Blend, shots: int | None) -> np.ndarray:
+    def _worths(self, blend: Blend, shots: int | None) -> np.ndarray:
         kept = self._known[shots]
 
         def rank(known: Known) -> Tensor:
             parts, count_B1 = kept[known.user_B.tobytes()]
             return parts.score(blend, count_B1)
 
-        return discounted_gain(rank_users(self._data, self._tasks, rank, shots), 10)
+        return worth(rank_users(self._data, self._tasks, rank, shots))
