@@ -100,7 +100,7 @@ def test_parts_and_score_are_those_of_the_formula(shots: int | None, fade: int, 
 
 
 def test_a_blend_of_an_older_run_fades_as_it_did() -> None:
-    """Their files name neither the power nor for how long a profile counts: both were 1, with which they were fitted."""
+    """Their files name neither the power nor for how long a profile lingers: both were 1 when they were fitted."""
     written = {"profile": 0.75, "few": 24.0, "many": 8.0, "rating": 0.6}
     older = build(Blend, written)
     assert older.model_dump() == written
