@@ -14,6 +14,7 @@ from pathlib import Path
 NAMES = [
     "batches",
     "engine",
+    "factors",
     "memory_search",
     "growth",
     "sources",

@@ -196,7 +196,8 @@ def discounted_gain(lists: Lists, k: int) -> np.ndarray:
 
 def worth(lists: Lists) -> np.ndarray:
     """What settings are chosen by: the mean of nDCG@10 and recall@20, so that neither is bought with the other."""
-    return (discounted_gain(lists, 10) + recall(lists, 20)) / 2
+    worth_U: np.ndarray = (discounted_gain(lists, 10) + recall(lists, 20)) / 2
+    return worth_U
 
 
 def recall(lists: Lists, k: int) -> np.ndarray:
