@@ -8,6 +8,7 @@ Legend: I all items, R rows, S support rows; one user.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 SHOWN_FIELDS = 6  # of a profile, in a user's text
 RATING_BYTES = 300  # size of a rating as Python objects, roughly
 ROUNDING = 1e-4  # scores may differ by less, depending on which others are computed with them
+BLOCK = 64  # scores of which the highest is found first
 SHARE = 0.25  # of all items, from which on it is faster to score all
 
 
@@ -97,9 +99,12 @@ class User:
         self.predictor, self.new_user, self.adapted = predictor, new_user, adapted
         self.rate = rate
         """The user's own learning rate: the mean over members and, for rates per parameter, over parameters."""
-        self.group: Group | None = predictor.encoding.group(new_user.profile)
-        """Whether this is a major or a minor user; None if no profile is known."""
         self._encoded, self._known = encoded, replace(scores)
+
+    @cached_property
+    def group(self) -> Group | None:
+        """Whether this is a major or a minor user; None if no profile is known."""
+        return self.predictor.encoding.group(self.new_user.profile)
 
     def __repr__(self) -> str:
         known = [f"{len(self.new_user.ratings):,} ratings"] if self.new_user.ratings else []
@@ -272,9 +277,8 @@ class User:
         if excluded_S is not None:
             base_I = base_I.copy()
             base_I[excluded_S] = -np.inf
-        least = np.partition(base_I, -n)[-n]
         reach = self._rating_weight * (bounds[1] - bounds[0]) + ROUNDING
-        return np.flatnonzero(base_I >= least - reach)
+        return np.flatnonzero(base_I >= _nth_highest(base_I, n) - reach)
 
     def _scores(self, context: Values | None, by: By) -> np.ndarray:
         """(I)"""
@@ -385,7 +389,19 @@ def _best(score_R: np.ndarray, n: int, excluded: np.ndarray | None = None) -> tu
         score_R = score_R.copy()
         score_R[excluded] = -np.inf
         n = min(n, len(score_R) - len(excluded))
-    least = float(torch.from_numpy(score_R).topk(n).values[-1]) if 0 < n < len(score_R) else -np.inf
+    least = _nth_highest(score_R, n) if 0 < n < len(score_R) else -np.inf
     kept = np.flatnonzero(score_R >= least)
     best = kept[np.argsort(-score_R[kept], kind="stable")[:n]]
     return best, score_R[best]
+
+
+def _nth_highest(score_R: np.ndarray, n: int) -> float:
+    """The n-th highest score: one of the few that reach the n-th highest maximum of a block of scores."""
+    blocks = len(score_R) // BLOCK
+    if n > blocks:
+        return float(np.partition(score_R, -n)[-n])
+    highest_B = np.maximum.reduce(score_R[: blocks * BLOCK].reshape(blocks, BLOCK), axis=1)
+    highest_B.sort()
+    reached_T = score_R[score_R >= highest_B[-n]]
+    reached_T.sort()
+    return float(reached_T[-n])
