@@ -13,6 +13,7 @@ Legend: M members, B users, N = M B, all users of the first member first; S supp
 D inputs per row, C shared inputs, E entries of a row, K outputs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -131,6 +132,10 @@ class JointTable:
     def solo_rows(self, index_R: np.ndarray) -> np.ndarray:
         """The rows of some items, for one user (solo.py), (R, M, E)."""
         return self._rows.take(index_R, axis=0)
+
+    def by_member(self, weights_MBE: np.ndarray) -> Iterable[np.ndarray]:
+        """Outputs of all items for several users, one member after the other, (B, I) each."""
+        return (weights_BE @ entries_EI for weights_BE, entries_EI in zip(weights_MBE, self._entries, strict=True))
 
     def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, (M, I)."""

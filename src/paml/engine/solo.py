@@ -104,5 +104,5 @@ def ridge(features_MSE: np.ndarray, residual_MS: np.ndarray, variance_M: np.ndar
     np.einsum("mxx->mx", system_MXX)[...] += (0.5 / variance_M)[:, None]
     # LAPACK's columns are our rows, which does not matter to a symmetric matrix
     pairs = zip(system_MXX, right_MX, strict=True)
-    solved_MX = np.stack([sposv(system_XX.T, right_X, overwrite_a=True)[1] for system_XX, right_X in pairs])
+    solved_MX = np.stack([sposv(system_XX.T, right_X, lower=True, overwrite_a=True)[1] for system_XX, right_X in pairs])
     return (solved_MX[:, None] @ features_MSE)[:, 0] if in_rows else solved_MX

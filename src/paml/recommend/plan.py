@@ -22,6 +22,7 @@ from paml.engine.choice import LevelWeights
 from paml.engine.inputs import Weights
 from paml.engine.joint import Columns, JointKnown, JointTable, on_large_pages
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
+from paml.engine.solo import SoloRate
 from paml.methods.learner import Learner
 from paml.methods.rates import RateSource
 from paml.network.items import ItemVectors
@@ -108,8 +109,8 @@ class Plan:
         """Adapt to any number of users; those with about as many ratings together."""
         if self._solo is not None:
             at_once = self._at_once(0)
-            parts = [self._solo.adapt(users[start : start + at_once]) for start in range(0, len(users), at_once)]
-            return _as_planned([user for part in parts for user in part])
+            parts = (users[start : start + at_once] for start in range(0, len(users), at_once))
+            return _as_planned([user for part in parts for user in self._solo.adapt(part, self._begun(part))])
         if len(users) == 1:
             return self._adapt(users)
         order = sorted(range(len(users)), key=lambda b: -len(users[b].index_S))
@@ -138,8 +139,8 @@ class Plan:
     def score_all(self, users: PlannedUsers, context: Values | None) -> Tensor:
         """The same for all items of the catalogue, (B, I)."""
         M, B, _, K = users.weights_MBEK.shape
-        if self._solo is not None and B == 1:
-            return torch.from_numpy(self._solo.score_all(users.weights_MBEK[:, 0, :, 0].numpy())).unsqueeze(0)
+        if self._solo is not None:
+            return torch.from_numpy(self._solo.score_all(users.weights_MBEK[..., 0].numpy()))
         weights_NEK = self._in_context(users, context)
         items, step = len(self._table), max(CELLS_AT_ONCE // (M * B * K), self._table.smallest_chunk)
         outputs = (self._table.times(weights_NEK, slice(start, start + step)) for start in range(0, items, step))
@@ -168,6 +169,21 @@ class Plan:
             weights_NEK = self._solver(known, weights_MBEK.flatten(0, 1), rate)
             weights_MBEK = weights_NEK.view_as(weights_MBEK)
         return PlannedUsers(weights_MBEK, h_MBH[0], rate.per_user_MB.mean(dim=0))
+
+    def _begun(self, users: Sequence[EncodedUser]) -> list[SoloUser]:
+        """The users before they are adapted one by one; what they have in common is looked up for many at once."""
+        assert self._solo is not None
+        if len(users) == 1:
+            return [self._solo.unadapted(users[0])]
+        weights_MBEK, h_MBH = self._unadapted(users)
+        rate = self._rates(h_MBH)
+        alpha_MB, weights_MBE, h = (part.numpy(force=True) for part in (rate.per_user_MB, weights_MBEK[..., 0], h_MBH))
+        if rate.of_parameters is None:
+            rates = [SoloRate(alpha_MB[:, b], h[:, b]) for b in range(len(users))]
+        else:
+            rate_MBE = self._columns.rates(rate).view(weights_MBE.shape).numpy(force=True)
+            rates = [SoloRate(alpha_MB[:, b], h[:, b], rate_MBE[:, b]) for b in range(len(users))]
+        return [SoloUser(weights_MBE[:, b], one) for b, one in enumerate(rates)]
 
     def _unadapted(self, users: Sequence[EncodedUser]) -> tuple[Tensor, Tensor]:
         """theta with each user's prior and part of the shared inputs, (M, B, E, K), and the embeddings, (M, B, H)."""

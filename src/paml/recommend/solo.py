@@ -3,8 +3,8 @@
 Only what reads the whole table is done for several users at once. For networks with one output and a squared error, or
 a choice by gradient steps; a plan answers the others by PyTorch.
 
-Legend: M members, S support rows, I all items, R rows, E entries of a row, H width of the user embedding, L entries
-that the user prior covers, G width of choice vectors.
+Legend: M members, B users, S support rows, I all items, R rows, E entries of a row, H width of the user embedding, L
+entries that the user prior covers, G width of choice vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,9 +57,9 @@ class Solo:
             return False
         return isinstance(solver, JointSteps | JointClosedForm) and solver.has_solo
 
-    def adapt(self, users: Sequence[EncodedUser]) -> list[SoloUser]:
-        """Adapt to users."""
-        found = [self._unadapted(user) for user in users]
+    def adapt(self, users: Sequence[EncodedUser], unadapted: Sequence[SoloUser]) -> list[SoloUser]:
+        """Adapt to users, from where they begin."""
+        found = [*unadapted]
         known = [b for b, user in enumerate(users) if len(user.index_S)]
         if known and self.solver.steps:
             adapted = self.solver.solo(
@@ -71,8 +71,8 @@ class Solo:
                 found[b] = SoloUser(weights_ME, found[b].rate)
         return found
 
-    def _unadapted(self, user: EncodedUser) -> SoloUser:
-        """theta with the user's prior and part of the shared inputs, and the rates."""
+    def unadapted(self, user: EncodedUser) -> SoloUser:
+        """theta with the user's prior and part of the shared inputs, and the rates; `Plan` has this for many users."""
         known_MW, weights_ME = self.users.solo(user.profile), self.base_ME.copy()
         own_ML, count, columns = weights_ME[:, : self.shared], len(user.index_S), self.columns
         width = known_MW.shape[1] - self.shared
@@ -90,17 +90,30 @@ class Solo:
         rows_MER = self.table.solo_rows(index_R).transpose(1, 2, 0)
         return self._mean((weights_ME[:, None] @ rows_MER)[:, 0])
 
-    def score_all(self, weights_ME: np.ndarray) -> np.ndarray:
-        """The same for all items of the catalogue, (I)."""
-        if isinstance(self.head, ValueHead) and self.head.scale is not None:
-            return self._mean(self.table.solo_times(weights_ME))
-        return self.table.solo_mean(weights_ME)
+    def score_all(self, weights_MBE: np.ndarray) -> np.ndarray:
+        """The same for all items of the catalogue and any number of users, (B, I)."""
+        members, users, _ = weights_MBE.shape
+        if users > 1:
+            mean_BI = np.zeros((users, len(self.table)), dtype=weights_MBE.dtype)
+            for out_BI in self.table.by_member(weights_MBE):  # while it is in the cache
+                mean_BI += self._predicted(out_BI)
+            mean_BI /= members
+            return mean_BI
+        weights_ME = weights_MBE[:, 0]
+        mean_I = self._mean(self.table.solo_times(weights_ME)) if self._scale else self.table.solo_mean(weights_ME)
+        return mean_I[None]
+
+    @property
+    def _scale(self) -> tuple[float, float] | None:
+        """What predictions are squashed onto."""
+        return self.head.scale if isinstance(self.head, ValueHead) else None
+
+    def _predicted(self, out: np.ndarray) -> np.ndarray:
+        return out if self._scale is None else on_scale_in_use(out, *self._scale)
 
     def _mean(self, out_MR: np.ndarray) -> np.ndarray:
         """The members' predictions, averaged, (R)."""
-        if isinstance(self.head, ValueHead) and self.head.scale is not None:
-            out_MR = on_scale_in_use(out_MR, *self.head.scale)
-        mean_R: np.ndarray = np.add.reduce(out_MR, axis=0) / len(out_MR)
+        mean_R: np.ndarray = np.add.reduce(self._predicted(out_MR), axis=0) / len(out_MR)
         return mean_R
 
     def _rate(self, h_MH: np.ndarray) -> SoloRate:
