@@ -147,6 +147,11 @@ class JointTable:
         mean_I: np.ndarray = (weights_ME / self.members).reshape(-1) @ self._entries.reshape(-1, len(self))
         return mean_I
 
+    def solo_mean_row(self, chance_I: np.ndarray) -> np.ndarray:
+        """The mean of all rows under these chances, (M, E)."""
+        mean_ME: np.ndarray = self._entries @ chance_I
+        return mean_ME
+
     def solo_expected(self, weights_ME: np.ndarray) -> np.ndarray:
         """The mean of all rows under one user's chances, member by member while its table is in the cache, (M, E)."""
         sum_ME, p_I = np.empty_like(weights_ME), np.empty(len(self), dtype=weights_ME.dtype)

@@ -17,7 +17,7 @@ from paml.engine.choice import ChoiceHead
 from paml.engine.heads import Head, ValueHead, on_scale_in_use
 from paml.engine.joint import Columns, JointSolver, JointTable
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
-from paml.engine.solo import SoloKnown, SoloRate
+from paml.engine.solo import TOGETHER, SoloKnown, SoloRate
 from paml.methods.rates import JointPersonalRate, JointRates
 from paml.network.user_prior import FULL_WEIGHT
 from paml.recommend.fields import FieldTable
@@ -85,6 +85,23 @@ class Solo:
             weights_ME[:, 1 + columns.vector : 1 + columns.vector + columns.bias] *= (1 + count) ** self.bias_power_M1
         return SoloUser(weights_ME, self._rate(known_MW[:, :width]))
 
+    def shares(self, user: EncodedUser, weights_ME: np.ndarray) -> np.ndarray:
+        """How far each rating moved the adapted weights from those of the same profile without any, (M, S, E)."""
+        begun, known, columns = self.unadapted(user), self._known(user), self.columns
+        share_MSE = np.zeros_like(known.rows_MSE)
+        if self.solver.steps:
+            share_MSE += self.solver.solo_shares(known, begun.weights_ME, weights_ME, begun.rate)
+        count = len(user.index_S)
+        if self.choice is not None:
+            rows_IMG, layer_MGL = self.choice
+            rows_MSG = rows_IMG.take(user.index_S, axis=0).transpose(1, 0, 2)
+            share_MSE[..., : self.shared] += rows_MSG @ layer_MGL * (count + FULL_WEIGHT) ** -0.5
+        if self.bias_power_M1 is not None:
+            # popularity counts less because something is known: every row's doing alike
+            bias = slice(1 + columns.vector, 1 + columns.vector + columns.bias)
+            share_MSE[..., bias] += (self.base_ME[:, bias] * ((1 + count) ** self.bias_power_M1 - 1) / count)[:, None]
+        return share_MSE
+
     def score(self, weights_ME: np.ndarray, index_R: np.ndarray) -> np.ndarray:
         """Predictions for some items, (R)."""
         rows_MER = self.table.solo_rows(index_R).transpose(1, 2, 0)
@@ -93,15 +110,18 @@ class Solo:
     def score_all(self, weights_MBE: np.ndarray) -> np.ndarray:
         """The same for all items of the catalogue and any number of users, (B, I)."""
         members, users, _ = weights_MBE.shape
-        if users > 1:
-            mean_BI = np.zeros((users, len(self.table)), dtype=weights_MBE.dtype)
-            for out_BI in self.table.by_member(weights_MBE):  # while it is in the cache
-                mean_BI += self._predicted(out_BI)
-            mean_BI /= members
-            return mean_BI
-        weights_ME = weights_MBE[:, 0]
-        mean_I = self._mean(self.table.solo_times(weights_ME)) if self._scale else self.table.solo_mean(weights_ME)
-        return mean_I[None]
+        if users < TOGETHER:
+            return np.stack([self._score_all(weights_MBE[:, b]) for b in range(users)])
+        mean_BI = np.zeros((users, len(self.table)), dtype=weights_MBE.dtype)
+        for out_BI in self.table.by_member(weights_MBE):  # while it is in the cache
+            mean_BI += self._predicted(out_BI)
+        mean_BI /= members
+        return mean_BI
+
+    def _score_all(self, weights_ME: np.ndarray) -> np.ndarray:
+        return (
+            self.table.solo_mean(weights_ME) if self._scale is None else self._mean(self.table.solo_times(weights_ME))
+        )
 
     @property
     def _scale(self) -> tuple[float, float] | None:
