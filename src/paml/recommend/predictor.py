@@ -153,14 +153,13 @@ class Predictor:
         chooser, chosen = self, adapted
         if self.choice is not None:
             chooser, chosen = self.choice, self.choice.adapted(encoded)
-        log_p_BI = torch.log_softmax(chooser.score_all(chosen), dim=1)
+        log_p_BI = torch.log_softmax(chooser.score_all(chosen), dim=1).numpy()
+        base_BI = self.ordering.without_rating(encoded, log_p_BI)
         bounded = self.bounds is not None  # then few items need a rating
         rated = [None] * len(encoded) if bounded else [*self.score_all(adapted).numpy()]
-        return [
-            Scores(
-                output_I, log_p_I, self.ordering.without_rating(user, log_p_I), chosen.of(b) if self.choice else None
-            )
-            for b, (user, output_I, log_p_I) in enumerate(zip(encoded, rated, log_p_BI.numpy(), strict=True))
+        return [  # copies, since a user who is kept should not keep all others' scores
+            Scores(output_I, log_p_BI[b].copy(), base_BI[b].copy(), chosen.of(b) if self.choice else None)
+            for b, output_I in enumerate(rated)
         ]
 
     def candidates(self, users: AdaptedUsers | PlannedUsers, n: int, more: int) -> np.ndarray | None:

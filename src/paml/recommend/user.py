@@ -339,7 +339,7 @@ class User:
         known, ordering = self._known, self.predictor.ordering
         if known.base_I is None:
             assert ordering is not None, "a run that knows about choice"
-            known.base_I = ordering.without_rating(self._encoded, self._log_chances())
+            (known.base_I,) = ordering.without_rating([self._encoded], self._log_chances()[None])
         return known.base_I
 
     def _described(self, row_R: np.ndarray, score_R: np.ndarray, rating_R: np.ndarray | None) -> list[Recommendation]:
