@@ -15,6 +15,7 @@ from paml.methods.registry import METHODS, build_ensemble, fit_to_data
 from paml.network.affinity import Affinity
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue, write_catalogue
+from paml.recommend.explain import effects_on_choice, effects_on_rating
 from paml.recommend.plan import PlannedUsers
 from paml.recommend.predictor import Predictor
 from paml.recommend.rate_profile import ReferenceUsers
@@ -186,6 +187,41 @@ def test_many_users_choose_together(
     check(predictor, new_users_of(predictor, PROFILES, {}))
 
 
+@pytest.mark.parametrize("target", ["rating", "choice", "affinity"])
+def test_many_users_are_scored_member_by_member(
+    target: str, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
+    monkeypatch.setattr("paml.recommend.solo.TOGETHER", 2)
+    predictor = predictor_of(world, tmp_path, "paml", TARGETS[target][1])
+    check(predictor, new_users_of(predictor, PROFILES, {}))
+
+
+@pytest.mark.parametrize("target", ["rating", "choice", "fields", "affinity"])
+@pytest.mark.parametrize("method", METHODS)
+@torch.no_grad()
+def test_reasons_of_a_plan_are_those_of_the_general_path(
+    target: str, method: str, world: paml.Dataset, tmp_path: Path
+) -> None:
+    """One rating, few, and more than a row has entries: whichever system is smaller."""
+    predictor, index_R = predictor_of(world, tmp_path, method, TARGETS[target][1]), torch.tensor([3, 0, 7])
+    solo = predictor.plan and predictor.plan.solo
+    for new_user in new_users_of(predictor, PROFILES, {}):
+        encoded = predictor.encoding.encode(new_user)
+        if solo is None or not new_user.ratings:
+            continue
+        one_by_one, adapted = predictor.general.one_by_one(encoded), predictor.adapted([encoded])
+        if predictor.rates:
+            expected_RS = effects_on_rating(one_by_one, predictor.block(index_R, None))
+            found_RS = predictor.effects_on_rating(encoded, adapted, index_R, None)
+        else:
+            expected_RS = effects_on_choice(one_by_one, index_R)
+            found_RS = predictor.effects_on_choice(encoded, adapted, index_R)
+        assert expected_RS.abs().max() > 1e-3
+        close(found_RS, expected_RS)
+    assert (solo is None) == (method == "ridge" and target == "choice")  # which has no form for one user
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     """Users with numbers and lists of values, and interactions with a context of each kind."""
@@ -286,12 +322,28 @@ def test_threads_share_a_plan(run: paml.Run) -> None:
             np.testing.assert_array_equal(found, right)
 
 
-def test_a_list_alone_does_not_adapt_members_one_by_one(run: paml.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a plain list costs: no member is adapted, as only reasons and questions need that."""
+def test_lists_and_reasons_do_not_adapt_members_one_by_one(run: paml.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a list costs: no member is adapted, as only questions need that."""
     predictor = run.predictor
     monkeypatch.setattr("paml.methods.learner.Learner.adapt", None)
     user = predictor.adapt({"gender": "F"}, {"3": 5, "7": 1})
-    assert len(user.recommend(5)) == 5
+    assert len(user.recommend(5, why=2)) == 5
     assert user.rate_profile().rate == user.rate
     with pytest.raises(TypeError):
-        user.why("20")
+        user.next_question()
+
+
+def test_the_choice_part_is_adapted_once(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a list and its reasons, alone or together with others."""
+    predictor = run_of("rating", "ridge").predictor
+    assert predictor.choice is not None
+    new_users = new_users_of(predictor, PROFILES, {})[:3]
+    alone, together = predictor.adapt_many(new_users[:1])[0], predictor.adapt_many(new_users, score=True)[0]
+    size = alone.nbytes
+    first = alone.recommend(3, why=2)
+    assert alone.nbytes > size  # what is kept counts
+    monkeypatch.setattr(predictor.choice, "adapted", None)
+    for user in (alone, together):
+        reasons = user.reasons([one.item for one in first], n=2)
+        effects = [[reason.effect for reason in some] for some in (*reasons, *(first.reasons or ()))]
+        np.testing.assert_allclose(effects[: len(first)], effects[len(first) :], atol=1e-5)

@@ -41,14 +41,16 @@ class LevelWeights(nn.Module):
     def joint(weights: Sequence["LevelWeights"]) -> Callable[[np.ndarray], np.ndarray]:
         """The weights of all members: from values (B, S) to (M, B, S)."""
         weight_ML = torch.stack([one.log_weight_L.exp() for one in weights]).numpy(force=True)
+        rise_ML = np.diff(weight_ML)
         first, highest = weights[0], weight_ML.shape[1] - 1
 
         def looked_up(y_BS: np.ndarray) -> np.ndarray:
             place_BS = np.clip((y_BS - first._low) / first._step, 0, highest)
             below_BS = np.minimum(place_BS.astype(np.int64), highest - 1)
-            lower_MBS, upper_MBS = weight_ML[:, below_BS], weight_ML[:, below_BS + 1]
-            weight_MBS: np.ndarray = lower_MBS + (upper_MBS - lower_MBS) * (place_BS - below_BS)
-            return weight_MBS.astype(np.float32)
+            weight_MBS: np.ndarray = rise_ML.take(below_BS, axis=1)
+            weight_MBS *= (place_BS - below_BS).astype(np.float32)
+            weight_MBS += weight_ML.take(below_BS, axis=1)
+            return weight_MBS
 
         return looked_up
 

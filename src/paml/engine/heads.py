@@ -243,16 +243,15 @@ def on_scale(out: Tensor, low: float, high: float) -> Tensor:
 
 
 def on_scale_in_use(out: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The same for one user's outputs (solo.py), (M, R)."""
+    """The same in NumPy (solo.py)."""
     edge = EDGE * (high - low)
     inside: np.ndarray = out.clip(low + edge, high - edge)
     beyond = np.flatnonzero(inside != out)
     if len(beyond):
-        beyond_T = out.take(beyond)
-        over = np.maximum(beyond_T - (high - edge), 0.0)
-        under = np.maximum(low + edge - beyond_T, 0.0)
-        squashed = inside.take(beyond) - edge * np.expm1(-over / edge) + edge * np.expm1(-under / edge)
-        inside.put(beyond, squashed.clip(low, high))
+        inside_T = inside.take(beyond)
+        over_T = out.take(beyond) - inside_T
+        squashed_T = inside_T + np.copysign(edge - edge * np.exp(np.abs(over_T) / -edge), over_T)
+        inside.put(beyond, squashed_T.clip(low, high))
     return inside
 
 

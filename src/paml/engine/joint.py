@@ -13,6 +13,7 @@ Legend: M members, B users, N = M B, all users of the first member first; S supp
 D inputs per row, C shared inputs, E entries of a row, K outputs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -132,6 +133,10 @@ class JointTable:
         """The rows of some items, for one user (solo.py), (R, M, E)."""
         return self._rows.take(index_R, axis=0)
 
+    def by_member(self, weights_MBE: np.ndarray) -> Iterable[np.ndarray]:
+        """Outputs of all items for several users, one member after the other, (B, I) each."""
+        return (weights_BE @ entries_EI for weights_BE, entries_EI in zip(weights_MBE, self._entries, strict=True))
+
     def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, (M, I)."""
         out_MI: np.ndarray = (weights_ME[:, None] @ self._entries)[:, 0]
@@ -141,6 +146,11 @@ class JointTable:
         """Outputs of all items for one user, averaged over members, (I)."""
         mean_I: np.ndarray = (weights_ME / self.members).reshape(-1) @ self._entries.reshape(-1, len(self))
         return mean_I
+
+    def solo_mean_row(self, chance_I: np.ndarray) -> np.ndarray:
+        """The mean of all rows under these chances, (M, E)."""
+        mean_ME: np.ndarray = self._entries @ chance_I
+        return mean_ME
 
     def solo_expected(self, weights_ME: np.ndarray) -> np.ndarray:
         """The mean of all rows under one user's chances, member by member while its table is in the cache, (M, E)."""

@@ -15,7 +15,17 @@ from paml.engine.adapt import MIN_VARIANCE
 from paml.engine.heads import Head
 from paml.engine.joint import JointKnown, JointRate, gradient, outputs
 from paml.engine.newton import newton
-from paml.engine.solo import Choice, SoloKnown, SoloRate, choose, descend, ridge
+from paml.engine.solo import (
+    Choice,
+    SoloKnown,
+    SoloRate,
+    choice_shares,
+    choose,
+    descend,
+    descend_shares,
+    ridge,
+    ridge_shares,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,13 @@ class JointSteps:
             choices = [Choice.of(*pair) for pair in zip(known, entry_rates, strict=True)]
             return choose(known[0].table, choices, weights, self.steps)
         return [descend(*one, self.steps) for one in zip(known, weights, entry_rates, strict=True)]
+
+    def solo_shares(self, known: SoloKnown, before_ME: np.ndarray, after_ME: np.ndarray, rate: SoloRate) -> np.ndarray:
+        """How far each row moved a user's weights, (M, S, E)."""
+        rate_ME = self._solo_rates(known, rate)
+        if self.head.over_items:
+            return choice_shares(known, before_ME, after_ME, rate_ME, self.steps)
+        return descend_shares(known, before_ME, rate_ME, self.steps)
 
     def _solo_rates(self, known: SoloKnown, rate: SoloRate) -> np.ndarray:
         """The rate of every entry of W, divided by n + c and times (1 + n)^p, (M, E)."""
@@ -120,13 +137,24 @@ class JointClosedForm:
         """The same for a squared error, user by user, (M, E) each."""
         return [self._solo(*one) for one in zip(known, weights, rates, strict=True)]
 
+    def solo_shares(self, known: SoloKnown, before_ME: np.ndarray, after_ME: np.ndarray, rate: SoloRate) -> np.ndarray:
+        """How far each row moved a user's weights, (M, S, E)."""
+        d_MSE = ridge_shares(*self._solo_problem(known, before_ME, rate))
+        share_MSE: np.ndarray = self.scale_ME.numpy(force=True)[:, None] * d_MSE
+        return share_MSE
+
     def _solo(self, known: SoloKnown, weights_ME: np.ndarray, rate: SoloRate) -> np.ndarray:
-        scale_ME = self.scale_ME.numpy(force=True)
-        residual_MS = known.y_MS - (weights_ME[:, None] @ known.rows_MSE.transpose(0, 2, 1))[:, 0]
-        variance_M = rate.per_user_M.clip(min=MIN_VARIANCE)
-        d_ME = ridge(known.rows_MSE * scale_ME[:, None], residual_MS, variance_M)
-        adapted_ME: np.ndarray = weights_ME + scale_ME * d_ME
+        d_ME = ridge(*self._solo_problem(known, weights_ME, rate))
+        adapted_ME: np.ndarray = weights_ME + self.scale_ME.numpy(force=True) * d_ME
         return adapted_ME
+
+    def _solo_problem(
+        self, known: SoloKnown, weights_ME: np.ndarray, rate: SoloRate
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A user's features, (M, S, E), residuals, (M, S), and variances, (M)."""
+        residual_MS = known.y_MS - (weights_ME[:, None] @ known.rows_MSE.transpose(0, 2, 1))[:, 0]
+        features_MSE = known.rows_MSE * self.scale_ME.numpy(force=True)[:, None]
+        return features_MSE, residual_MS, rate.per_user_M.clip(min=MIN_VARIANCE)
 
     def _choose(self, known: JointKnown, weights_NE1: Tensor, variance_MB: Tensor) -> Tensor:
         """The rows are all items: d + (n Cov + 1 / alpha)^-1 (sum_j k_j z_j - n E[z] - d / alpha), step by step."""

@@ -60,6 +60,16 @@ def descend(known: SoloKnown, weights_ME: np.ndarray, rate_ME: np.ndarray, steps
     return weights_M1E[:, 0]
 
 
+def descend_shares(known: SoloKnown, weights_ME: np.ndarray, rate_ME: np.ndarray, steps: int) -> np.ndarray:
+    """How far each row moved the weights in these steps, (M, S, E)."""
+    slope_M1S, rows_MES = np.zeros_like(known.y_MS[:, None]), known.rows_MSE.transpose(0, 2, 1)
+    for taken in range(steps):
+        now_ME = descend(known, weights_ME, rate_ME, taken)
+        slope_M1S += now_ME[:, None] @ rows_MES - known.y_MS[:, None]
+    share_MSE: np.ndarray = slope_M1S.transpose(0, 2, 1) * known.rows_MSE * (-2.0 * rate_ME[:, None])
+    return share_MSE
+
+
 class Choice(NamedTuple):
     """A choice among all items: the gradient is n E[row] - sum_j k_j row_j; both terms times the rate, (M, E) each."""
 
@@ -72,6 +82,20 @@ class Choice(NamedTuple):
         """What is known about a user, with the rates of all entries."""
         chosen_ME = (known.y_MS[:, None] @ known.rows_MSE)[:, 0]
         return cls(rate_ME * chosen_ME, rate_ME * known.count_M[:, None])
+
+
+def choice_shares(
+    known: SoloKnown, before_ME: np.ndarray, after_ME: np.ndarray, rate_ME: np.ndarray, steps: int
+) -> np.ndarray:
+    """How far each row moved the weights: the sum over steps of rate k_s (row_s - E[row]), (M, S, E).
+
+    What all expectations took together is what was pulled less what was moved; it is each row's doing as k_s is.
+    """
+    pulled_ME = steps * Choice.of(known, rate_ME).pulled_ME
+    pushed_ME = pulled_ME - (after_ME - before_ME)
+    own_MSE = known.rows_MSE * (steps * rate_ME)[:, None]
+    share_MSE: np.ndarray = known.y_MS[..., None] * (own_MSE - (pushed_ME / known.count_M[:, None])[:, None])
+    return share_MSE
 
 
 def choose(table: JointTable, choices: Sequence[Choice], weights: Sequence[np.ndarray], steps: int) -> list[np.ndarray]:
@@ -96,13 +120,33 @@ def _choose_alone(table: JointTable, choice: Choice, weights_ME: np.ndarray, ste
 
 def ridge(features_MSE: np.ndarray, residual_MS: np.ndarray, variance_M: np.ndarray) -> np.ndarray:
     """(X^T X + 1 / 2 alpha)^-1 X^T r = X^T (X X^T + 1 / 2 alpha)^-1 r, whichever system is smaller, (M, E)."""
+    in_rows = _in_rows(features_MSE)
+    right_MX = residual_MS if in_rows else (residual_MS[:, None] @ features_MSE)[:, 0]
+    solved_MX = _solved(features_MSE, variance_M, right_MX)
+    return (solved_MX[:, None] @ features_MSE)[:, 0] if in_rows else solved_MX
+
+
+def ridge_shares(features_MSE: np.ndarray, residual_MS: np.ndarray, variance_M: np.ndarray) -> np.ndarray:
+    """The same, row by row: r_s (X^T X + 1 / 2 alpha)^-1 x_s, (M, S, E)."""
+    if _in_rows(features_MSE):
+        solved_MSE = _solved(features_MSE, variance_M, features_MSE)
+    else:
+        solved_MSE = _solved(features_MSE, variance_M, features_MSE.transpose(0, 2, 1)).transpose(0, 2, 1)
+    share_MSE: np.ndarray = solved_MSE * residual_MS[..., None]
+    return share_MSE
+
+
+def _in_rows(features_MSE: np.ndarray) -> bool:
+    """Whether X X^T is smaller than X^T X."""
     S, E = features_MSE.shape[1:]
-    features_MES, right_M1S = features_MSE.transpose(0, 2, 1), residual_MS[:, None]
-    in_rows = S < E
-    system_MXX = features_MSE @ features_MES if in_rows else features_MES @ features_MSE
-    right_MX = residual_MS if in_rows else (right_M1S @ features_MSE)[:, 0]
+    return bool(S < E)
+
+
+def _solved(features_MSE: np.ndarray, variance_M: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The smaller system's solutions for right sides of all members, (M, X) or (M, X, Y)."""
+    features_MES = features_MSE.transpose(0, 2, 1)
+    system_MXX = features_MSE @ features_MES if _in_rows(features_MSE) else features_MES @ features_MSE
     np.einsum("mxx->mx", system_MXX)[...] += (0.5 / variance_M)[:, None]
     # LAPACK's columns are our rows, which does not matter to a symmetric matrix
-    pairs = zip(system_MXX, right_MX, strict=True)
-    solved_MX = np.stack([sposv(system_XX.T, right_X, overwrite_a=True)[1] for system_XX, right_X in pairs])
-    return (solved_MX[:, None] @ features_MSE)[:, 0] if in_rows else solved_MX
+    pairs = zip(system_MXX, right, strict=True)
+    return np.stack([sposv(system_XX.T, one, lower=True, overwrite_a=True)[1] for system_XX, one in pairs])

@@ -5,7 +5,7 @@ vector, D = L + W, T values of all items, end to end, E weights. In the joint ta
 the weights of N = M B users, with K outputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -187,6 +187,11 @@ class JointAffinityTable(JointTable):
     def solo_rows(self, index_R: np.ndarray) -> np.ndarray:
         """The rows of some items, for one user, (R, M, E)."""
         return self.rows(torch.from_numpy(index_R)).numpy()
+
+    def by_member(self, weights_MBE: np.ndarray) -> Iterable[np.ndarray]:
+        """Outputs of all items for several users, one member after the other, (B, I) each."""
+        out_N1I = self.times(torch.from_numpy(weights_MBE).flatten(0, 1).unsqueeze(-1))
+        return out_N1I.view(*weights_MBE.shape[:2], -1).numpy()
 
     def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, (M, I)."""

@@ -7,6 +7,7 @@ threads       how many threads answers may use
 fields        profiles and contexts as rows of one table
 members       what answers otherwise, and knows the steps of adapting: members one after another
 user          a user who predicts and recommends, and why
+best          the highest of many scores
 preference    what lists are ordered by: choice, what goes with what, popularity by profile, predicted rating
 ordering      the same in few operations, for new users
 candidates    a large catalogue's items that may be the best, found by an index

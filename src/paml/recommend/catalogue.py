@@ -92,7 +92,7 @@ class Catalogue:
     def rows(self, items: Sequence[object]) -> np.ndarray:
         """The rows of several items."""
         try:
-            rows = [self._row[item] for item in items]  # type: ignore[index]
+            rows = [*map(self._row.__getitem__, items)]  # type: ignore[arg-type]
         except (KeyError, TypeError):  # an unknown item, or a number
             rows = [self.row(item) for item in items]
         return np.array(rows, dtype=np.int64)

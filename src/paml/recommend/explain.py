@@ -18,13 +18,16 @@ row's own contributions along the way, not what would change if the row were rem
 A choice among all items moves by the vectors that each known row added to the user's weights. Its score is a log
 chance: what a row adds to one item, less what it adds to all items on average, weighted by their chances on the way.
 
-Legend: R rows asked about, S support rows, I all items, D inputs, C shared inputs, K outputs, F last layer's features;
-one user.
+A plan (plan.py) knows how far each row moved the weights of all members (`Solo.shares`), and the rest follows from it.
+
+Legend: M members, R rows asked about, S support rows, I all items, D inputs, E entries of a plan's row, C
+shared inputs, K outputs, F last layer's features; one user.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +37,8 @@ from paml.engine.layers import SharedLayer
 from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.methods.learner import Adapted, Learner
 from paml.recommend.preference import Preference, link_weights, profile_share, rating_weight
+from paml.recommend.requests import EncodedUser
+from paml.recommend.solo import Solo
 
 POINTS = 8  # between the old and the new outputs, at which the head's slope is taken
 
@@ -54,7 +59,7 @@ def effects_on_rating(parts: Sequence[tuple[Learner, Adapted]], block: QueryBloc
     effect_RS = torch.stack([_effects_on_member(learner, adapted, block) for learner, adapted in parts]).mean(dim=0)
     after = [head.predict(learner.outputs(adapted, block))[0] for learner, adapted in parts]
     after_R = torch.stack(after).mean(dim=0)
-    return effect_RS * _secant_of_finish(head, after_R - effect_RS.sum(dim=1), after_R).unsqueeze(1)
+    return effect_RS * _secant(head.finish, after_R - effect_RS.sum(dim=1), after_R).unsqueeze(1)
 
 
 def _effects_on_member(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
@@ -94,8 +99,38 @@ def effects_on_choice(parts: Sequence[tuple[Learner, Adapted]], index_R: Tensor)
     """
     added_IS = torch.stack([_added_to_outputs(learner, adapted) for learner, adapted in parts]).mean(dim=0)
     after = [learner.outputs_of_all(adapted, slice(None), None)[0, :, -1] for learner, adapted in parts]
-    before_I = torch.stack(after).mean(dim=0) - added_IS.sum(dim=1)
-    return added_IS[index_R] - _added_to_all(before_I, added_IS)
+    whole_I = added_IS.sum(dim=1)
+    before_I = torch.stack(after).mean(dim=0) - whole_I
+    return added_IS[index_R] - _added_to_all(before_I, whole_I, lambda chance_I: chance_I @ added_IS)
+
+
+def planned_effects_on_rating(solo: Solo, user: EncodedUser, weights_ME: np.ndarray, index_R: Tensor) -> Tensor:
+    """`effects_on_rating` for a user of a plan, all members at once, (R, S)."""
+    after_MR, moved_MRS = _moved_outputs(solo, solo.shares(user, weights_ME), weights_ME, index_R)
+    before_MR = after_MR - moved_MRS.sum(dim=2)
+    slope_MR = _secant(lambda out_MR: solo.head.predict(out_MR.unsqueeze(-1)), before_MR, after_MR)
+    return (moved_MRS * slope_MR.unsqueeze(-1)).mean(dim=0)
+
+
+def planned_effects_on_choice(solo: Solo, user: EncodedUser, weights_ME: np.ndarray, index_R: Tensor) -> Tensor:
+    """`effects_on_choice` for a user of a plan, all members at once, (R, S)."""
+    share_MSE = solo.shares(user, weights_ME)
+    _, moved_MRS = _moved_outputs(solo, share_MSE, weights_ME, index_R)
+    before_ME = weights_ME - share_MSE.sum(axis=1)
+    before_I, after_I = (torch.from_numpy(solo.score_all(one[:, None])[0]) for one in (before_ME, weights_ME))
+
+    def added(chance_I: Tensor) -> Tensor:
+        row_ME1 = solo.table.solo_mean_row(chance_I.numpy())[..., None]
+        return torch.from_numpy(share_MSE @ row_ME1)[..., 0].mean(dim=0)
+
+    return moved_MRS.mean(dim=0) - _added_to_all(before_I, after_I - before_I, added)
+
+
+def _moved_outputs(solo: Solo, share_MSE: np.ndarray, weights_ME: np.ndarray, index_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs of some items, (M, R), and what each support row added to them, (M, R, S)."""
+    rows_MRE = solo.table.solo_rows(index_R.numpy()).transpose(1, 0, 2)
+    after_MR, moved_MRS = (rows_MRE @ weights_ME[..., None])[..., 0], rows_MRE @ share_MSE.transpose(0, 2, 1)
+    return torch.from_numpy(after_MR), torch.from_numpy(moved_MRS)
 
 
 def _added_to_outputs(learner: Learner, adapted: Adapted) -> Tensor:
@@ -116,12 +151,13 @@ def _added_to_outputs(learner: Learner, adapted: Adapted) -> Tensor:
     return added_IS + (embedded.bias_scale_B11[0, 0] - 1) * bias_IK[:, -1:] / support.mask_BR.sum()
 
 
-def _added_to_all(before_I: Tensor, added_IS: Tensor) -> Tensor:
-    """What each row added to log sum exp of all outputs, (S): its mean slope on a straight line, and the remainder."""
-    whole_I = added_IS.sum(dim=1)
+def _added_to_all(before_I: Tensor, whole_I: Tensor, added: Callable[[Tensor], Tensor]) -> Tensor:
+    """What each row added to log sum exp of all outputs, (S): its mean slope on a straight line, and the remainder.
+
+    `whole_I` is what all rows added; `added` gives what each adds to the mean output under chances of the items.
+    """
     share_P1 = ((torch.arange(POINTS, dtype=before_I.dtype) + 0.5) / POINTS).unsqueeze(-1)
-    chance_I = torch.softmax(before_I + share_P1 * whole_I, dim=1).mean(dim=0)
-    added_S = chance_I @ added_IS
+    added_S = added(torch.softmax(before_I + share_P1 * whole_I, dim=1).mean(dim=0))
     missing = torch.logsumexp(before_I + whole_I, dim=0) - torch.logsumexp(before_I, dim=0) - added_S.sum()
     return added_S + missing / len(added_S)
 
@@ -131,26 +167,26 @@ def effects_on_preference(
     batch: SupportBatch,
     index_R: Tensor,
     choice_RS: Tensor,
-    log_p_I: Tensor,
+    log_p_R: Tensor,
     rating_RS: Tensor | None,
     rating_R: Tensor | None,
 ) -> Tensor:
     """What each support row of a single user added to the preference for some items, (R, S).
 
-    `choice_RS` and `rating_RS` are the effects on its parts, `log_p_I` and `rating_R` the log chances and the predicted
-    ratings of the user's profile without any rating. That popularity by profile counts less the more is known, and the
-    predicted rating more, is every row's doing alike.
+    `choice_RS` and `rating_RS` are the effects on its parts, `log_p_R` and `rating_R` the log chances and the predicted
+    ratings with all of them. That popularity by profile counts less the more is known, and the predicted rating more,
+    is every row's doing alike.
     """
     blend, support = preference.blend, batch.support
     count_11 = support.mask_BR.sum(dim=1, keepdim=True)
     share, share_before = (float(profile_share(blend, count)) for count in (count_11, torch.zeros(1, 1)))
     log_q_R = preference.log_shares(batch.users)[0, index_R]
     effect_RS = (1 - share) * choice_RS
-    shift_R = (share_before - share) * (log_p_I[index_R] - log_q_R)
+    shift_R = (share_before - share) * (log_p_R - choice_RS.sum(dim=1) - log_q_R)
     if rating_RS is not None and rating_R is not None:
         weight_11 = rating_weight(blend, count_11)
         effect_RS = effect_RS + weight_11 * rating_RS
-        shift_R = shift_R + weight_11[0] * rating_R
+        shift_R = shift_R + weight_11[0] * (rating_R - rating_RS.sum(dim=1))
     effect_RS = effect_RS + shift_R.unsqueeze(-1) / choice_RS.shape[1]
     for linked_RS, weight_11 in zip(preference.links(support, index_R), link_weights(blend, count_11), strict=True):
         effect_RS = effect_RS + weight_11 * linked_RS
@@ -164,14 +200,16 @@ def _secant_of_relu(old: Tensor, new: Tensor) -> Tensor:
     return torch.where(still, (old > 0).to(old.dtype), (new.relu() - old.relu()) / moved.masked_fill(still, 1.0))
 
 
-def _secant_of_finish(head: Head, old_R: Tensor, new_R: Tensor) -> Tensor:
-    """(finish(new) - finish(old)) / (new - old), and the derivative where nothing moved."""
-    with torch.enable_grad():
-        point_R = new_R.clone().requires_grad_()
-        (slope_R,) = torch.autograd.grad(head.finish(point_R).sum(), point_R)
+def _secant(finished: Callable[[Tensor], Tensor], old_R: Tensor, new_R: Tensor) -> Tensor:
+    """(finished(new) - finished(old)) / (new - old), and the derivative where nothing moved."""
     moved_R = new_R - old_R
     still_R = moved_R.abs() < 1e-6
-    secant_R = (head.finish(new_R) - head.finish(old_R)) / moved_R.masked_fill(still_R, 1.0)
+    secant_R = (finished(new_R) - finished(old_R)) / moved_R.masked_fill(still_R, 1.0)
+    if not still_R.any():
+        return secant_R
+    with torch.enable_grad():
+        point_R = new_R.clone().requires_grad_()
+        (slope_R,) = torch.autograd.grad(finished(point_R).sum(), point_R)
     return torch.where(still_R, slope_R, secant_R)
 
 

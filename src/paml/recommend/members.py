@@ -1,7 +1,7 @@
 """The general path from new users to predictions: each member adapts by the learner's own `adapt`, one after another.
 
-For networks with hidden layers, and for what needs the steps of adapting: reasons, and the next question. Networks of
-one layer answer by a plan (plan.py).
+For networks with hidden layers, and for what needs the steps of adapting: the next question, and reasons that a plan
+does not know. Networks of one layer answer by a plan (plan.py).
 
 Legend: M members, B users, I all items, R rows, K outputs.
 """
@@ -96,6 +96,11 @@ class Members:
         """Adapt to any number of users."""
         batch = self.batch(users)
         return AdaptedUsers(tuple(member.adapt(batch) for member in self.members))
+
+    def one_by_one(self, user: EncodedUser) -> list[tuple[Learner, Adapted]]:
+        """Each member's learner, adapted to a single user."""
+        batch = self.batch([user])
+        return [(member.learner, member.adapt(batch)) for member in self.members]
 
     @torch.inference_mode()
     def score(self, users: AdaptedUsers, index_R: Tensor, context: Values | None) -> Tensor:

@@ -3,8 +3,12 @@
 The predicted rating comes last, because few items need it: it lies on the scale, so that whoever is too far behind
 without it is not among the best (user.py).
 
-Legend: S support rows, I items, K items that the weights between items cover, V values of profile fields; one user.
+Legend: B users, S support rows, T rows of weights between items, I items, K items that these weights cover, V values of
+profile fields.
 """
+
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -13,8 +17,6 @@ from torch.nn.functional import embedding_bag
 from paml.data.schema import Kind
 from paml.recommend.preference import Preference, link_weights, profile_share, rating_weight
 from paml.recommend.requests import EncodedUser, Values
-
-START = torch.tensor([0])
 
 
 class Ordering:
@@ -32,19 +34,21 @@ class Ordering:
         return rating_weight(self._blend, float(len(user.index_S)))
 
     @torch.inference_mode()
-    def without_rating(self, user: EncodedUser, log_p_I: np.ndarray) -> np.ndarray:
-        """What lists are ordered by but for the predicted rating, (I); `log_p_I` are log chances of a choice."""
-        share = profile_share(self._blend, float(len(user.index_S)))
-        score_I = (1 - share) * log_p_I
-        if share:
-            score_I += share * self._log_shares(user.profile)
-        if len(self._item_K) and len(user.index_S):
-            linked_K = self._linked(user)
+    def without_rating(self, users: Sequence[EncodedUser], log_p_BI: np.ndarray) -> np.ndarray:
+        """What lists are ordered by but for the predicted rating, (B, I); `log_p_BI` are log chances of a choice."""
+        score_BI = np.empty_like(log_p_BI)
+        for user, log_p_I, score_I in zip(users, log_p_BI, score_BI, strict=True):
+            share = profile_share(self._blend, float(len(user.index_S)))
+            np.multiply(log_p_I, 1 - share, out=score_I)
+            if share:
+                score_I += share * self._log_shares(user.profile)
+        if len(self._item_K) and any(len(user.index_S) for user in users):
+            linked_BK = self._linked(users)
             if self._covers_all:
-                score_I += linked_K
+                score_BI += linked_BK
             else:
-                score_I[self._item_K] += linked_K
-        return score_I
+                score_BI[:, self._item_K] += linked_BK
+        return score_BI
 
     def _log_shares(self, profile: Values) -> np.ndarray:
         """log q, (I)."""
@@ -59,13 +63,24 @@ class Ordering:
         log_q_I -= np.log(np.exp(log_q_I).sum())
         return log_q_I
 
-    def _linked(self, user: EncodedUser) -> np.ndarray:
-        """What the rated items say about those that go with them, (K): rows of F and of M, weighted."""
+    def _linked(self, users: Sequence[EncodedUser]) -> np.ndarray:
+        """What the rated items say about those that go with them, (B, K): rows of F and of M, weighted."""
+        rows, weights = zip(*map(self._links, users), strict=True)
+        count_B = [len(row_T) for row_T in rows]
+        linked_BK = embedding_bag(
+            torch.from_numpy(np.concatenate(rows)),
+            self._link_QK,
+            torch.tensor([0, *accumulate(count_B[:-1])]),
+            mode="sum",
+            per_sample_weights=torch.from_numpy(np.concatenate(weights)),
+        )
+        return linked_BK.numpy()
+
+    def _links(self, user: EncodedUser) -> tuple[np.ndarray, np.ndarray]:
+        """One user's rows of F above M, and their weights, (T) each."""
         place_S = self._place_I[user.index_S]
         x_S = np.interp(user.y_S, self._level_L, self._weight_L) * (place_S >= 0)
         few, many = link_weights(self._blend, float(len(place_S)))
         place_S = place_S.clip(min=0)
-        index = torch.from_numpy(np.concatenate([place_S, place_S + len(self._item_K)]))
-        weight = torch.from_numpy(np.concatenate([few * x_S, many * x_S]).astype(np.float32))
-        linked_1K = embedding_bag(index, self._link_QK, START, mode="sum", per_sample_weights=weight)
-        return linked_1K[0].numpy()
+        weight_T = np.concatenate([few * x_S, many * x_S]).astype(np.float32)
+        return np.concatenate([place_S, place_S + len(self._item_K)]), weight_T

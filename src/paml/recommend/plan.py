@@ -22,6 +22,7 @@ from paml.engine.choice import LevelWeights
 from paml.engine.inputs import Weights
 from paml.engine.joint import Columns, JointKnown, JointTable, on_large_pages
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
+from paml.engine.solo import SoloRate
 from paml.methods.learner import Learner
 from paml.methods.rates import RateSource
 from paml.network.items import ItemVectors
@@ -50,6 +51,11 @@ class PlannedUsers:
         if len(self.h_BH) == 1:
             return self
         return PlannedUsers(self.weights_MBEK[:, b : b + 1], self.h_BH[b : b + 1], self.rate_B[b : b + 1])
+
+    def solo_weights(self) -> np.ndarray:
+        """The weights of a single user with one output, (M, E)."""
+        weights_ME: np.ndarray = self.weights_MBEK[:, 0, :, 0].numpy()
+        return weights_ME
 
     def tensors(self) -> list[Tensor]:
         """The tensors that belong to these users alone."""
@@ -101,15 +107,16 @@ class Plan:
         self._known_weights = LevelWeights.joint(weights) if weights else None
         spreads = [one.items.spread_DD for one in members if one.items.spread_DD is not None]
         self._spread_MDD = torch.stack(spreads) if spreads else None
-        self._solo = self._made_solo()
+        self.solo = self._made_solo()
+        """The form for one user, if there is one."""
         self.members = tuple(self._seen(member, m) for m, member in enumerate(members))
 
     def adapt(self, users: Sequence[EncodedUser]) -> PlannedUsers:
         """Adapt to any number of users; those with about as many ratings together."""
-        if self._solo is not None:
+        if self.solo is not None:
             at_once = self._at_once(0)
-            parts = [self._solo.adapt(users[start : start + at_once]) for start in range(0, len(users), at_once)]
-            return _as_planned([user for part in parts for user in part])
+            parts = (users[start : start + at_once] for start in range(0, len(users), at_once))
+            return _as_planned([user for part in parts for user in self.solo.adapt(part, self._begun(part))])
         if len(users) == 1:
             return self._adapt(users)
         order = sorted(range(len(users)), key=lambda b: -len(users[b].index_S))
@@ -128,9 +135,8 @@ class Plan:
     def score(self, users: PlannedUsers, index_R: Tensor, context: Values | None) -> Tensor:
         """Predictions for the same items in the same context for all users, (B, R)."""
         M, B, _, K = users.weights_MBEK.shape
-        if self._solo is not None and B == 1:
-            weights_ME = users.weights_MBEK[:, 0, :, 0].numpy()
-            return torch.from_numpy(self._solo.score(weights_ME, index_R.numpy())).unsqueeze(0)
+        if self.solo is not None and B == 1:
+            return torch.from_numpy(self.solo.score(users.solo_weights(), index_R.numpy())).unsqueeze(0)
         weights_MQE = self._in_context(users, context).mT.reshape(M, B * K, -1)
         out_MQR = weights_MQE @ self._table.rows(index_R).permute(1, 2, 0)
         return mean_prediction(self._head, out_MQR.view(M, B, K, -1).mT)
@@ -138,8 +144,8 @@ class Plan:
     def score_all(self, users: PlannedUsers, context: Values | None) -> Tensor:
         """The same for all items of the catalogue, (B, I)."""
         M, B, _, K = users.weights_MBEK.shape
-        if self._solo is not None and B == 1:
-            return torch.from_numpy(self._solo.score_all(users.weights_MBEK[:, 0, :, 0].numpy())).unsqueeze(0)
+        if self.solo is not None:
+            return torch.from_numpy(self.solo.score_all(users.weights_MBEK[..., 0].numpy()))
         weights_NEK = self._in_context(users, context)
         items, step = len(self._table), max(CELLS_AT_ONCE // (M * B * K), self._table.smallest_chunk)
         outputs = (self._table.times(weights_NEK, slice(start, start + step)) for start in range(0, items, step))
@@ -168,6 +174,21 @@ class Plan:
             weights_NEK = self._solver(known, weights_MBEK.flatten(0, 1), rate)
             weights_MBEK = weights_NEK.view_as(weights_MBEK)
         return PlannedUsers(weights_MBEK, h_MBH[0], rate.per_user_MB.mean(dim=0))
+
+    def _begun(self, users: Sequence[EncodedUser]) -> list[SoloUser]:
+        """The users before they are adapted one by one; what they have in common is looked up for many at once."""
+        assert self.solo is not None
+        if len(users) == 1:
+            return [self.solo.unadapted(users[0])]
+        weights_MBEK, h_MBH = self._unadapted(users)
+        rate = self._rates(h_MBH)
+        alpha_MB, weights_MBE, h = (part.numpy(force=True) for part in (rate.per_user_MB, weights_MBEK[..., 0], h_MBH))
+        if rate.of_parameters is None:
+            rates = [SoloRate(alpha_MB[:, b], h[:, b]) for b in range(len(users))]
+        else:
+            rate_MBE = self._columns.rates(rate).view(weights_MBE.shape).numpy(force=True)
+            rates = [SoloRate(alpha_MB[:, b], h[:, b], rate_MBE[:, b]) for b in range(len(users))]
+        return [SoloUser(weights_MBE[:, b], one) for b, one in enumerate(rates)]
 
     def _unadapted(self, users: Sequence[EncodedUser]) -> tuple[Tensor, Tensor]:
         """theta with each user's prior and part of the shared inputs, (M, B, E, K), and the embeddings, (M, B, H)."""

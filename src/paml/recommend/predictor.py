@@ -20,6 +20,12 @@ from paml.episodes.batches import QueryBlock, SupportBatch
 from paml.methods.learner import Ensemble
 from paml.recommend.candidates import RECALL_AT, CandidateIndex, Measured, Probe, index_of
 from paml.recommend.catalogue import Catalogue
+from paml.recommend.explain import (
+    effects_on_choice,
+    effects_on_rating,
+    planned_effects_on_choice,
+    planned_effects_on_rating,
+)
 from paml.recommend.members import AdaptedUsers, Member, Members
 from paml.recommend.ordering import Ordering
 from paml.recommend.plan import Plan, PlannedUsers
@@ -144,15 +150,16 @@ class Predictor:
         """Everything that lists of these users may be ordered by."""
         if self.ordering is None:
             return [Scores(output_I=score_I) for score_I in self.score_all(adapted).numpy()]
-        chosen_BI = (
-            self.score_all(adapted) if self.choice is None else self.choice.score_all(self.choice.adapted(encoded))
-        )
-        log_p_BI = torch.log_softmax(chosen_BI, dim=1)
+        chooser, chosen = self, adapted
+        if self.choice is not None:
+            chooser, chosen = self.choice, self.choice.adapted(encoded)
+        log_p_BI = torch.log_softmax(chooser.score_all(chosen), dim=1).numpy()
+        base_BI = self.ordering.without_rating(encoded, log_p_BI)
         bounded = self.bounds is not None  # then few items need a rating
         rated = [None] * len(encoded) if bounded else [*self.score_all(adapted).numpy()]
-        return [
-            Scores(output_I, log_p_I, self.ordering.without_rating(user, log_p_I))
-            for user, output_I, log_p_I in zip(encoded, rated, log_p_BI.numpy(), strict=True)
+        return [  # copies, since a user who is kept should not keep all others' scores
+            Scores(output_I, log_p_BI[b].copy(), base_BI[b].copy(), chosen.of(b) if self.choice else None)
+            for b, output_I in enumerate(rated)
         ]
 
     def candidates(self, users: AdaptedUsers | PlannedUsers, n: int, more: int) -> np.ndarray | None:
@@ -206,3 +213,17 @@ class Predictor:
             return self.general.score_all(users, looked_up)
         assert self.plan is not None, "users adapted by this predictor"
         return self.plan.score_all(users, looked_up)
+
+    def effects_on_rating(
+        self, user: EncodedUser, adapted: AdaptedUsers | PlannedUsers, index_R: Tensor, context: Values | None
+    ) -> Tensor:
+        """What each rating of an adapted user added to predictions of some items, (R, S)."""
+        if self.plan is not None and self.plan.solo is not None and isinstance(adapted, PlannedUsers):
+            return planned_effects_on_rating(self.plan.solo, user, adapted.solo_weights(), index_R)
+        return effects_on_rating(self.general.one_by_one(user), self.block(index_R, context))
+
+    def effects_on_choice(self, user: EncodedUser, adapted: AdaptedUsers | PlannedUsers, index_R: Tensor) -> Tensor:
+        """What each rating of an adapted user added to log chances of some items, (R, S)."""
+        if self.plan is not None and self.plan.solo is not None and isinstance(adapted, PlannedUsers):
+            return planned_effects_on_choice(self.plan.solo, user, adapted.solo_weights(), index_R)
+        return effects_on_choice(self.general.one_by_one(user), index_R)

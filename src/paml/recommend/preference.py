@@ -163,7 +163,7 @@ class Preference(nn.Module):
             return zeros_RS, zeros_RS
         x_S = self.row_weights(block)[0]
         few_RS, many_RS = (
-            weight_KK[place_S][:, place_R].mT * x_S * known_RS for weight_KK in (self.few_KK, self.many_KK)
+            weight_KK[place_S, place_R.unsqueeze(-1)] * x_S * known_RS for weight_KK in (self.few_KK, self.many_KK)
         )
         return few_RS, many_RS
 

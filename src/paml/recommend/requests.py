@@ -9,6 +9,7 @@ Legend: B new users, S support rows.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field as dataclass_field
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from paml.recommend.catalogue import Catalogue
 
 SHOWN_RATINGS = 5  # of a new user, as text
 ON_SCALE = 1e-6  # steps that a rating may be off a level of the scale, as in the data that models are trained on
+PLAIN = {int, float}  # types of ratings that need no closer look
 
 Group = Literal["major", "minor"]
 Values = Mapping[str, Any]
@@ -45,6 +47,8 @@ class Rating:
     value: float
     context: Values = dataclass_field(default_factory=dict)
 
+
+_PARTS = attrgetter("item", "value", "context")
 
 Ratings = Mapping[str, float] | Sequence[Rating] | Sequence[tuple[str, float]]
 """How people give ratings: values by item, a list of `paml.Rating`, or pairs of item and value."""
@@ -144,6 +148,7 @@ class Encoding:
             for name, values in vocabulary.common.items()
         }
         self._profile_names = {*self._users, *self._common}
+        self._levels = {one for one in self._target.levels if self._target.lowest <= one <= self._target.high}
         self.fields = tuple(
             ProfileField(encoder.field.name, encoder.field.kind, encoder.known_values)
             for encoder in self._users.values()
@@ -174,13 +179,14 @@ class Encoding:
             return new_user.encoded
         profile, ratings = new_user.profile, new_user.ratings
         _check_names(profile, self._profile_names, "profile field")
-        index_S = self._catalogue.rows([rating.item for rating in ratings])
+        items, values, given = zip(*map(_PARTS, ratings), strict=True) if ratings else ((), (), ())
+        index_S = self._catalogue.rows(items)
         if len(set(index_S.tolist())) < len(ratings):
             _refuse_duplicates(ratings)
-        y_S = np.array(self._values(ratings), dtype=np.float32)
-        contexts = []
-        if self._context or any(rating.context for rating in ratings):
-            contexts = [self._looked_up(rating.context) for rating in ratings]
+        if not (PLAIN.issuperset(map(type, values)) and self._levels.issuperset(values)):
+            values = tuple(self._checked(rating) for rating in ratings)
+        y_S = np.array(values, dtype=np.float32)
+        contexts = [self._looked_up(context) for context in given] if self._context or any(given) else []
         return EncodedUser(
             {name: one.value(profile.get(name)) for name, one in self._users.items()}, index_S, y_S, contexts
         )
@@ -227,17 +233,6 @@ class Encoding:
             return None
         hits = sum(_is_common(value, self._common[name]) for name, value in given.items())
         return "major" if hits > self._major_above else "minor"
-
-    def _values(self, ratings: Sequence[Rating]) -> list[float]:
-        """The ratings' values; they are checked one by one only if not all are plain numbers on the scale."""
-        values, target = [rating.value for rating in ratings], self._target
-        if target.kind != "click" and all(type(value) in (float, int) for value in values):
-            low, high = min(values, default=target.lowest), max(values, default=target.lowest)
-            if target.lowest <= low and high <= target.high and not any(map(math.isnan, values)):
-                step_R = (np.array(values) - target.low) / target.step
-                if (np.abs(step_R - np.rint(step_R)) < ON_SCALE).all():
-                    return values
-        return [self._checked(rating) for rating in ratings]
 
     def _checked(self, rating: Rating) -> float:
         """The rating's value, if it is valid."""

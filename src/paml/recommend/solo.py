@@ -3,8 +3,8 @@
 Only what reads the whole table is done for several users at once. For networks with one output and a squared error, or
 a choice by gradient steps; a plan answers the others by PyTorch.
 
-Legend: M members, S support rows, I all items, R rows, E entries of a row, H width of the user embedding, L entries
-that the user prior covers, G width of choice vectors.
+Legend: M members, B users, S support rows, I all items, R rows, E entries of a row, H width of the user embedding, L
+entries that the user prior covers, G width of choice vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from paml.engine.choice import ChoiceHead
 from paml.engine.heads import Head, ValueHead, on_scale_in_use
 from paml.engine.joint import Columns, JointSolver, JointTable
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
-from paml.engine.solo import SoloKnown, SoloRate
+from paml.engine.solo import TOGETHER, SoloKnown, SoloRate
 from paml.methods.rates import JointPersonalRate, JointRates
 from paml.network.user_prior import FULL_WEIGHT
 from paml.recommend.fields import FieldTable
@@ -57,9 +57,9 @@ class Solo:
             return False
         return isinstance(solver, JointSteps | JointClosedForm) and solver.has_solo
 
-    def adapt(self, users: Sequence[EncodedUser]) -> list[SoloUser]:
-        """Adapt to users."""
-        found = [self._unadapted(user) for user in users]
+    def adapt(self, users: Sequence[EncodedUser], unadapted: Sequence[SoloUser]) -> list[SoloUser]:
+        """Adapt to users, from where they begin."""
+        found = [*unadapted]
         known = [b for b, user in enumerate(users) if len(user.index_S)]
         if known and self.solver.steps:
             adapted = self.solver.solo(
@@ -71,8 +71,8 @@ class Solo:
                 found[b] = SoloUser(weights_ME, found[b].rate)
         return found
 
-    def _unadapted(self, user: EncodedUser) -> SoloUser:
-        """theta with the user's prior and part of the shared inputs, and the rates."""
+    def unadapted(self, user: EncodedUser) -> SoloUser:
+        """theta with the user's prior and part of the shared inputs, and the rates; `Plan` has this for many users."""
         known_MW, weights_ME = self.users.solo(user.profile), self.base_ME.copy()
         own_ML, count, columns = weights_ME[:, : self.shared], len(user.index_S), self.columns
         width = known_MW.shape[1] - self.shared
@@ -85,22 +85,55 @@ class Solo:
             weights_ME[:, 1 + columns.vector : 1 + columns.vector + columns.bias] *= (1 + count) ** self.bias_power_M1
         return SoloUser(weights_ME, self._rate(known_MW[:, :width]))
 
+    def shares(self, user: EncodedUser, weights_ME: np.ndarray) -> np.ndarray:
+        """How far each rating moved the adapted weights from those of the same profile without any, (M, S, E)."""
+        begun, known, columns = self.unadapted(user), self._known(user), self.columns
+        share_MSE = np.zeros_like(known.rows_MSE)
+        if self.solver.steps:
+            share_MSE += self.solver.solo_shares(known, begun.weights_ME, weights_ME, begun.rate)
+        count = len(user.index_S)
+        if self.choice is not None:
+            rows_IMG, layer_MGL = self.choice
+            rows_MSG = rows_IMG.take(user.index_S, axis=0).transpose(1, 0, 2)
+            share_MSE[..., : self.shared] += rows_MSG @ layer_MGL * (count + FULL_WEIGHT) ** -0.5
+        if self.bias_power_M1 is not None:
+            # popularity counts less because something is known: every row's doing alike
+            bias = slice(1 + columns.vector, 1 + columns.vector + columns.bias)
+            share_MSE[..., bias] += (self.base_ME[:, bias] * ((1 + count) ** self.bias_power_M1 - 1) / count)[:, None]
+        return share_MSE
+
     def score(self, weights_ME: np.ndarray, index_R: np.ndarray) -> np.ndarray:
         """Predictions for some items, (R)."""
         rows_MER = self.table.solo_rows(index_R).transpose(1, 2, 0)
         return self._mean((weights_ME[:, None] @ rows_MER)[:, 0])
 
-    def score_all(self, weights_ME: np.ndarray) -> np.ndarray:
-        """The same for all items of the catalogue, (I)."""
-        if isinstance(self.head, ValueHead) and self.head.scale is not None:
-            return self._mean(self.table.solo_times(weights_ME))
-        return self.table.solo_mean(weights_ME)
+    def score_all(self, weights_MBE: np.ndarray) -> np.ndarray:
+        """The same for all items of the catalogue and any number of users, (B, I)."""
+        members, users, _ = weights_MBE.shape
+        if users < TOGETHER:
+            return np.stack([self._score_all(weights_MBE[:, b]) for b in range(users)])
+        mean_BI = np.zeros((users, len(self.table)), dtype=weights_MBE.dtype)
+        for out_BI in self.table.by_member(weights_MBE):  # while it is in the cache
+            mean_BI += self._predicted(out_BI)
+        mean_BI /= members
+        return mean_BI
+
+    def _score_all(self, weights_ME: np.ndarray) -> np.ndarray:
+        return (
+            self.table.solo_mean(weights_ME) if self._scale is None else self._mean(self.table.solo_times(weights_ME))
+        )
+
+    @property
+    def _scale(self) -> tuple[float, float] | None:
+        """What predictions are squashed onto."""
+        return self.head.scale if isinstance(self.head, ValueHead) else None
+
+    def _predicted(self, out: np.ndarray) -> np.ndarray:
+        return out if self._scale is None else on_scale_in_use(out, *self._scale)
 
     def _mean(self, out_MR: np.ndarray) -> np.ndarray:
         """The members' predictions, averaged, (R)."""
-        if isinstance(self.head, ValueHead) and self.head.scale is not None:
-            out_MR = on_scale_in_use(out_MR, *self.head.scale)
-        mean_R: np.ndarray = np.add.reduce(out_MR, axis=0) / len(out_MR)
+        mean_R: np.ndarray = np.add.reduce(self._predicted(out_MR), axis=0) / len(out_MR)
         return mean_R
 
     def _rate(self, h_MH: np.ndarray) -> SoloRate:

@@ -8,6 +8,7 @@ Legend: I all items, R rows, S support rows; one user.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor
 
 from paml.errors import SettingsError, shortened
+from paml.recommend.best import best, nth_highest
 from paml.recommend.candidates import MAX_LIST
 from paml.recommend.elicitation import MAX_MEMBERS, Question, best_question
-from paml.recommend.explain import Reason, effects_on_choice, effects_on_preference, effects_on_rating
+from paml.recommend.explain import Reason, effects_on_preference
 from paml.recommend.members import AdaptedUsers
 from paml.recommend.plan import PlannedUsers
 from paml.recommend.preference import By, check_order
@@ -63,7 +65,7 @@ class Recommendations(list[Recommendation]):
 
 @dataclass
 class Scores:
-    """What is known about all items for one user, (I) each, computed when it is first needed."""
+    """What is known about one user, of all items (I) each, computed when it is first needed."""
 
     output_I: np.ndarray | None = None
     """Predictions or, in a run that only ranks, outputs of the choice."""
@@ -71,6 +73,8 @@ class Scores:
     """Log chances of being chosen."""
     base_I: np.ndarray | None = None
     """Preferences but for the predicted rating, which few items need."""
+    chosen: AdaptedUsers | PlannedUsers | None = None
+    """The choice part, adapted, if it is another one."""
 
 
 class User:
@@ -97,9 +101,12 @@ class User:
         self.predictor, self.new_user, self.adapted = predictor, new_user, adapted
         self.rate = rate
         """The user's own learning rate: the mean over members and, for rates per parameter, over parameters."""
-        self.group: Group | None = predictor.encoding.group(new_user.profile)
-        """Whether this is a major or a minor user; None if no profile is known."""
         self._encoded, self._known = encoded, replace(scores)
+
+    @cached_property
+    def group(self) -> Group | None:
+        """Whether this is a major or a minor user; None if no profile is known."""
+        return self.predictor.encoding.group(self.new_user.profile)
 
     def __repr__(self) -> str:
         known = [f"{len(self.new_user.ratings):,} ratings"] if self.new_user.ratings else []
@@ -159,7 +166,7 @@ class User:
         if candidate_R is None:
             candidate_R = self._found(n, order, excluded_S)
         if candidate_R is None:
-            row_R, score_R = _best(self._scores(context, order), n, excluded_S)
+            row_R, score_R = best(self._scores(context, order), n, excluded_S)
             rating_R = self._predicted(row_R, context) if self.predictor.rates else None
         else:
             if excluded_S is not None:
@@ -167,7 +174,7 @@ class User:
                 is_seen_I[excluded_S] = True
                 candidate_R = candidate_R[~is_seen_I[candidate_R]]
             rating_R = self._predicted(candidate_R, context) if self.predictor.rates else None
-            place_R, score_R = _best(self._scores_of(candidate_R, rating_R, order), n)
+            place_R, score_R = best(self._scores_of(candidate_R, rating_R, order), n)
             row_R, rating_R = candidate_R[place_R], None if rating_R is None else rating_R[place_R]
         found = self._described(row_R, score_R, rating_R)
         reasons = self.reasons([one.item for one in found], why, context, by) if why else None
@@ -242,7 +249,8 @@ class User:
     @property
     def nbytes(self) -> int:
         """Bytes that are kept for this user, scores included; tensors of a whole batch count in full."""
-        storages = [tensor.untyped_storage() for tensor in self.adapted.tensors()]
+        parts = [self.adapted, *([] if self._known.chosen is None else [self._known.chosen])]
+        storages = [tensor.untyped_storage() for part in parts for tensor in part.tensors()]
         own = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
         orders = 3 if self.predictor.chooses else 1 if self.predictor.index is None else 0
         scores = 4 * len(self.predictor.catalogue) * orders  # cached once they are computed
@@ -255,6 +263,14 @@ class User:
     def _chooser(self) -> "Predictor":
         """The part that knows about choice."""
         return self.predictor.choice or self.predictor
+
+    def _chosen(self) -> AdaptedUsers | PlannedUsers:
+        """That part, adapted."""
+        if self.predictor.choice is None:
+            return self.adapted
+        if self._known.chosen is None:
+            self._known.chosen = self.predictor.choice.adapted([self._encoded])
+        return self._known.chosen
 
     def _found(self, n: int, by: By, excluded_S: np.ndarray | None) -> np.ndarray | None:
         """Rows of the items that may be the best; None if all are scored already, or have to be."""
@@ -272,9 +288,8 @@ class User:
         if excluded_S is not None:
             base_I = base_I.copy()
             base_I[excluded_S] = -np.inf
-        least = np.partition(base_I, -n)[-n]
         reach = self._rating_weight * (bounds[1] - bounds[0]) + ROUNDING
-        return np.flatnonzero(base_I >= least - reach)
+        return np.flatnonzero(base_I >= nth_highest(base_I, n) - reach)
 
     def _scores(self, context: Values | None, by: By) -> np.ndarray:
         """(I)"""
@@ -315,10 +330,7 @@ class User:
         if self._known.log_p_I is None:
             chooser = self._chooser
             is_own = chooser is self.predictor
-            if is_own:
-                output_I = torch.from_numpy(self._outputs(None))
-            else:
-                output_I = chooser.score_all(chooser.adapted([self._encoded]))[0]
+            output_I = torch.from_numpy(self._outputs(None)) if is_own else chooser.score_all(self._chosen())[0]
             self._known.log_p_I = torch.log_softmax(output_I, dim=0).numpy()
         return self._known.log_p_I
 
@@ -327,7 +339,7 @@ class User:
         known, ordering = self._known, self.predictor.ordering
         if known.base_I is None:
             assert ordering is not None, "a run that knows about choice"
-            known.base_I = ordering.without_rating(self._encoded, self._log_chances())
+            (known.base_I,) = ordering.without_rating([self._encoded], self._log_chances()[None])
         return known.base_I
 
     def _described(self, row_R: np.ndarray, score_R: np.ndarray, rating_R: np.ndarray | None) -> list[Recommendation]:
@@ -342,24 +354,21 @@ class User:
 
     def _effects(self, index_R: Tensor, context: Values | None, by: By) -> Tensor:
         """What each rating added to the scores of some items, (R, S)."""
-        predictor, chooser = self.predictor, self._chooser
-        batch = predictor.general.batch([self._encoded])
-        rating_RS = choice_RS = None
+        predictor, rating_RS, rating_R = self.predictor, None, None
         if predictor.rates and by != "choice":
-            block = predictor.block(index_R, context)
-            adapted = [(member.learner, member.adapt(batch)) for member in predictor.members]
-            rating_RS = effects_on_rating(adapted, block)
+            rating_RS = predictor.effects_on_rating(self._encoded, self.adapted, index_R, context)
         if by == "rating":
             assert rating_RS is not None  # as the order was checked
             return rating_RS
-        choice_RS = effects_on_choice([(one.learner, one.adapt(batch)) for one in chooser.members], index_R)
+        choice_RS = self._chooser.effects_on_choice(self._encoded, self._chosen(), index_R)
         if by == "choice":
             return choice_RS
-        before = predictor.adapt_many([NewUser(self.new_user.profile)])[0]
-        log_p_I = torch.from_numpy(before._log_chances())
-        rating_R = torch.from_numpy(before._predicted(index_R.numpy(), context)) if predictor.rates else None
+        log_p_R = torch.from_numpy(self._log_chances())[index_R]
+        if predictor.rates:
+            rating_R = torch.from_numpy(self._predicted(index_R.numpy(), context))
         assert predictor.preference is not None
-        return effects_on_preference(predictor.preference, batch, index_R, choice_RS, log_p_I, rating_RS, rating_R)
+        batch = predictor.general.batch([self._encoded])
+        return effects_on_preference(predictor.preference, batch, index_R, choice_RS, log_p_R, rating_RS, rating_R)
 
     def _predicted(self, row_R: np.ndarray, context: Values | None) -> np.ndarray:
         if not len(row_R):
@@ -377,15 +386,3 @@ def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Seq
         for entry, because in zip(found, reasons, strict=True)
     ]
     return {"rate": user.rate, "group": user.group, "unknown": list(user.unknown), "items": items}
-
-
-def _best(score_R: np.ndarray, n: int, excluded: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the n highest scores, highest first, of equals the first; and the scores."""
-    if excluded is not None and len(excluded):
-        score_R = score_R.copy()
-        score_R[excluded] = -np.inf
-        n = min(n, len(score_R) - len(excluded))
-    least = float(torch.from_numpy(score_R).topk(n).values[-1]) if 0 < n < len(score_R) else -np.inf
-    kept = np.flatnonzero(score_R >= least)
-    best = kept[np.argsort(-score_R[kept], kind="stable")[:n]]
-    return best, score_R[best]
