@@ -148,5 +148,5 @@ def target(run: Path | None, *options: str) -> Iterator[tuple[paml.Run, int, Pat
         if run is None:
             data = paml.prepare("synthetic", out=folder / "data")
             run = paml.train(data, method="ridge", out=folder / "run", settings={"epochs": 2, "ensemble_size": 2}).path
-        with serving(run, folder, *options) as port:
-            yield paml.load(run), port, folder
+        with serving(run, folder, *options) as server:
+            yield paml.load(run), server.port, folder

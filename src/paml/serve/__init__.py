@@ -9,6 +9,7 @@ access       who may do what: keys and their scopes
 limits       size and time of a body, requests per second and at once
 current      the request that is being served: its id, who sent it
 routes       the HTTP routes: parse, call, render
+direct       the route of new users, without FastAPI's layers
 admin        the audit log over HTTP
 schemas      requests and responses, described for OpenAPI
 description  the OpenAPI description for the model in use

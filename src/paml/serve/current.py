@@ -4,6 +4,7 @@ import ipaddress
 import random
 import re
 from contextvars import ContextVar
+from functools import lru_cache
 
 SANE_ID = re.compile("[A-Za-z0-9._-]{1,64}")
 
@@ -24,6 +25,7 @@ def chosen_id(given: str | None) -> str:
     return f"{random.getrandbits(64):016x}"  # seeded anew in every worker
 
 
+@lru_cache(1024)  # asked for every request
 def network_of(host: str) -> str:
     """Who counts as one address: a single one of IPv4, a /64 of IPv6, as one household has all of these."""
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote_to_bytes
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paml.errors import PamlError
@@ -32,6 +32,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+SENT = {name.lower().encode(): value.encode() for name, value in HEADERS.items()}
 KEY_NAME = "paml.key"  # where a request's scope says which key opened it
 LENGTH_DIGITS = 20  # of a body's length; more digits make it no smaller
 HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")  # a name or an address, perhaps with a port
@@ -207,14 +208,11 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status, self.begun = message["status"], True
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers["X-Request-ID"] = request_id.get() or ""
-            if "Cache-Control" not in headers:
-                headers["Cache-Control"] = "no-store"
+            given = dict(message["headers"])
+            own = {**SENT, b"x-request-id": (request_id.get() or "").encode()}
             if self._guard.stopping:
-                headers["Connection"] = "close"
+                own[b"connection"] = b"close"
+            message["headers"] = [*{b"cache-control": b"no-store", **given, **own}.items()]
         await self._send(message)
 
 

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BeforeValidator
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import Route
 from starlette.types import Scope
 
 from paml.errors import PamlError, UnknownUser
@@ -32,6 +32,7 @@ from paml.serve.store.audit import NOBODY
 from paml.serve.store.store import StoredUser
 from paml.training.run import Run
 
+RECOMMEND = "/v1/recommend"  # what new users ask
 VALUES_SHOWN = 1000  # of a field, most common first
 
 WITH_BODY = (403, 408, 413, 415)  # problems of requests with a body
@@ -112,10 +113,10 @@ def create_app(run: Run, service: Service) -> FastAPI:
 
 def methods_of(app: FastAPI) -> Callable[[Scope], set[str]]:
     """Which methods a request's path takes; none if there is nothing at it."""
+    known = [(route.path_regex, route.methods or ()) for route in app.routes if isinstance(route, Route)]
 
     def find(scope: Scope) -> set[str]:
-        matching = (route for route in app.routes if route.matches(scope)[0] is not Match.NONE)
-        return {method for route in matching for method in getattr(route, "methods", None) or ()}
+        return {method for pattern, methods in known if pattern.match(scope["path"]) for method in methods}
 
     return find
 
@@ -124,7 +125,7 @@ def line_of(service: Service) -> Callable[[Scope], None]:
     """Refuses requests that always need the model while too many wait for it: cheaply, before anything is parsed."""
 
     def check(scope: Scope) -> None:
-        if scope["path"] == "/v1/recommend":
+        if scope["path"] == RECOMMEND:
             service.check_line()
 
     return check
@@ -282,7 +283,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         return JSONResponse({**vars(rate_profile), "group": group})
 
     @app.post(
-        "/v1/recommend",
+        RECOMMEND,
         response_model=schemas.RecommendOut,
         responses=_problems(*WITH_BODY, 422),
         summary="The best items for a user who is not stored",

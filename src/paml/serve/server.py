@@ -20,9 +20,10 @@ from paml.recommend.threads import use_threads
 from paml.serve.access import Access
 from paml.serve.connections import Connection, Connections
 from paml.serve.descriptors import room
+from paml.serve.direct import Direct
 from paml.serve.limits import Limits
 from paml.serve.middleware import LOOPBACK, Guard
-from paml.serve.routes import create_app, line_of, methods_of
+from paml.serve.routes import RECOMMEND, create_app, line_of, methods_of
 from paml.serve.service import Service
 from paml.serve.store.database import file_url
 from paml.serve.store.store import MAX_USERS, Store
@@ -167,7 +168,7 @@ def create_guarded(run: Run, service: Service, options: Options) -> Guard:
     names = {*LOOPBACK, address.host.lower(), *(name.lower() for name in address.names)}
     app = create_app(run, service)
     return Guard(
-        app,
+        Direct(app, RECOMMEND),
         service.metrics,
         options.limits,
         names if address.is_loopback else None,
