@@ -1,6 +1,6 @@
 """Two ranks with one thread each against one: users per second, memory per rank, losses, and ranks that are killed.
 
-    PAML_BENCH_USERS=1000000 PAML_BENCH_KILLS=20 python -m benchmarks ranks
+    PAML_BENCH_USERS=1000000 PAML_BENCH_KILLS=20 python -m benchmarks ranks       # PAML_BENCH_BATCH for users per step
 
 A large embedded world is trained by torchrun with one rank and with two, twice, in turn (1, 2, 2, 1), so that a machine
 that slows down favours neither. Memory is private memory (RssAnon): the data set is memory-mapped, and its pages are
@@ -24,7 +24,8 @@ USERS = int(os.environ.get("PAML_BENCH_USERS", "50000"))
 KILLS = int(os.environ.get("PAML_BENCH_KILLS", "3"))
 METHOD = os.environ.get("PAML_BENCH_METHOD", "reg_paml")
 RECIPE = os.environ.get("PAML_BENCH_RECIPE", "paper")
-SETTINGS = ["hidden=32,16", "embedding_size=8", "batch_size=128", "patience=0"]
+BATCH = os.environ.get("PAML_BENCH_BATCH", "1024")
+SETTINGS = ["hidden=32,16", "embedding_size=8", f"batch_size={BATCH}", "patience=0"]
 EPOCHS = 20 * KILLS  # of a small training, so that it outlasts the kills
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PAML_PROGRESS": "0"}
 
@@ -125,7 +126,8 @@ def main() -> None:
         data = paml.prepare("synthetic", out=folder / "data", progress=False, users=USERS).path
         cores, load = os.cpu_count(), os.getloadavg()[0]
         print(
-            f"{USERS:,} users, {METHOD} of recipe {RECIPE}, one thread a rank, {cores} cores, load {load:.1f} before",
+            f"{USERS:,} users, {METHOD} of recipe {RECIPE}, batches of {BATCH}, one thread a rank, {cores} cores, "
+            f"load {load:.1f} before",
             flush=True,
         )
         found: dict[int, list[float]] = {1: [], 2: []}
