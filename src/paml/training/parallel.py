@@ -37,18 +37,15 @@ def shared_backward(
     """The members' losses of whole batches, with their gradients, and the memory updates of all ranks."""
     weight_M = torch.stack([_weight(loss, batch) for loss, batch in zip(found, batches, strict=True)])
     value_M = torch.stack([loss.value for loss in found])
-    (value_M * weight_M).sum().backward()  # type: ignore[no-untyped-call]
-    sums = ranks.sum(torch.stack([value_M.detach() * weight_M, weight_M]).double())
-    total_M = torch.where(sums[1] > 0, sums[1], 1.0)
-    for member, total in zip(members, total_M, strict=True):
-        _sum_gradients(ranks, member, float(total))
+    loss_M = value_M * weight_M
+    loss_M.sum().backward()  # type: ignore[no-untyped-call]
+    own = zip(members, torch.stack([loss_M.detach(), weight_M], dim=1), strict=True)
+    sums = [_sum_gradients(ranks, member, loss_and_weight) for member, loss_and_weight in own]
     steps = [
-        loss
-        if loss.memory is None
-        else loss._replace(memory=_gathered(ranks, loss.memory, _counts(batch), float(total)))
-        for loss, batch, total in zip(found, batches, total_M, strict=True)
+        loss if loss.memory is None else loss._replace(memory=_gathered(ranks, loss.memory, _counts(batch), total))
+        for loss, batch, (_, total) in zip(found, batches, sums, strict=True)
     ]
-    return (sums[0] / total_M).numpy(force=True), steps
+    return np.array([value / total for value, total in sums]), steps
 
 
 def _counts(batch: TensorBatch) -> bool:
@@ -62,18 +59,26 @@ def _weight(loss: MetaLoss, batch: TensorBatch) -> Tensor:
     return loss.value.new_tensor(float(len(batch.user_B))) if loss.weight is None else loss.weight.detach()
 
 
-def _sum_gradients(ranks: Ranks, member: Learner, total: float) -> None:
-    """Sum a member's gradients over ranks, in one message; of sparse ones only the rows that were read are sent."""
+def _sum_gradients(ranks: Ranks, member: Learner, loss_and_weight: Tensor) -> tuple[float, float]:
+    """Sum a member's gradients over ranks, and what its loss is divided by; returns the sums of loss and weight.
+
+    All of it is one message, as messages take longer than what is in them; of sparse gradients only the rows that were
+    read are sent, in others.
+    """
     learned = [parameter for parameter in member.parameters() if parameter.grad is not None]
     whole = [one for one in learned if one.grad is not None and not one.grad.is_sparse]
-    flat = ranks.sum(torch.cat([one.grad.flatten() for one in whole if one.grad is not None])) / total
-    for one, gradient in zip(whole, torch.split(flat, [one.numel() for one in whole]), strict=True):
+    parts = [one.grad.flatten() for one in whole if one.grad is not None]
+    flat = ranks.sum(torch.cat([*parts, loss_and_weight]))
+    value, weight = flat[-2:].tolist()
+    total = weight if weight > 0 else 1.0
+    for one, gradient in zip(whole, torch.split(flat[:-2] / total, [one.numel() for one in whole]), strict=True):
         one.grad = gradient.view_as(one)
     for one in learned:
         if one.grad is not None and one.grad.is_sparse:
             part = one.grad.coalesce()
             row_R, gradient_RW = (torch.cat(ranks.gather(each)) for each in (part.indices()[0], part.values()))
             one.grad = torch.sparse_coo_tensor(row_R.unsqueeze(0), gradient_RW / total, one.shape)
+    return value, total
 
 
 def _gathered(ranks: Ranks, step: MemoryStep, counts: bool, total: float) -> MemoryStep:
