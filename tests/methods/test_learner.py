@@ -256,7 +256,7 @@ def test_members_have_their_own_episodes(world: paml.Dataset, tmp_path: Path, mo
         return ensemble
 
     monkeypatch.setattr("paml.training.loop.build_ensemble", all_alike)
-    run = paml.train(world, "ridge", out=tmp_path / "run", settings={"ensemble_size": 2, "epochs": 1})
+    run = paml.train(world, "ridge", out=tmp_path / "run", settings={"ensemble_size": 2, "merged_size": 0, "epochs": 1})
     first, second = (torch.cat([p.flatten() for p in member.parameters()]) for member in run.ensemble.members)
     assert not torch.allclose(first, second)
 

@@ -51,7 +51,7 @@ def profile_values(data: paml.Dataset) -> list[dict[str, list[str]]]:
 
 
 def log_q(data: paml.Dataset, user: int, item: int) -> float:
-    """log p + sum over fields of the mean over values v of log(p_v / p), shrunk by STRENGTH users."""
+    """log p + LIFT times the sum over fields of the mean over values v of log(p_v / p), shrunk by STRENGTH users."""
     people, first, end = profile_values(data), *data.manifest.splits["train"]
     liked = {one for one, j, y in training_rows(data) if j == item and y >= (4 if data.schema.target.high > 1 else 1)}
     p, s = (len(liked) + 0.5) / (end - first + 1), training.STRENGTH
@@ -64,7 +64,7 @@ def log_q(data: paml.Dataset, user: int, item: int) -> float:
                 lifts.append(0.0)
                 continue
             n_v, n_vi = sum(shares.values()), sum(share for u, share in shares.items() if u in liked)
-            lifts.append(math.log((1 + n_vi / (s * p)) / (1 + n_v / s)))
+            lifts.append(training.LIFT * math.log((1 + n_vi / (s * p)) / (1 + n_v / s)))
         total += sum(lifts) / max(len(lifts), 1)
     return total
 
@@ -177,6 +177,9 @@ def test_only_more_than_noise_is_better() -> None:
     assert training._is_better(old_U + 0.01, old_U)
     assert not training._is_better(old_U + np.array([0.3, -0.25, 0.3, -0.25]), old_U)
     assert not training._is_better(old_U, old_U)
+    gain_U = np.array([0.02, -0.004, 0.011, -0.001])  # by 1.2 standard errors
+    assert not training._is_better(old_U + gain_U, old_U)
+    assert training._is_better(old_U + gain_U + 0.01, old_U)
 
 
 def test_weights_between_items_cover_the_most_rated_ones(

@@ -56,7 +56,8 @@ def test_large_logs_train_for_choice_in_hours_not_days() -> None:
         found = choice_recipe("tuned", "melu", {}, "ridge", size)
         return found.epochs, found.ensemble_size
 
-    assert part(MOVIES) == part(BOOKS) == part(EMBEDDED) == (12, 2)
+    assert part(MOVIES) == part(EMBEDDED) == (12, 4)
+    assert part(BOOKS) == (12, 2)  # little to learn
     assert part(DataSize(users=40_000, rows=2_000_000, items=20_000)) == (4, 1)
     assert part(DataSize(users=150_000, rows=7_500_000, items=20_000)) == (1, 1)
     assert part(DataSize(users=10**7, rows=10**9, items=20_000)) == (1, 1)

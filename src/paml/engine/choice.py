@@ -37,6 +37,10 @@ class LevelWeights(nn.Module):
         upper = (below_BS + 1).clamp(max=len(weight_L) - 1).long()
         return torch.lerp(weight_L[below_BS.long()], weight_L[upper], place_BS - below_BS)
 
+    def merge(self, weights: Sequence["LevelWeights"]) -> None:
+        """Become the mean of many."""
+        self.log_weight_L.copy_(torch.stack([one.log_weight_L.exp() for one in weights]).mean(dim=0).log())
+
     @staticmethod
     def joint(weights: Sequence["LevelWeights"]) -> Callable[[np.ndarray], np.ndarray]:
         """The weights of all members: from values (B, S) to (M, B, S)."""

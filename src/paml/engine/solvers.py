@@ -80,6 +80,15 @@ class Solver(nn.Module):
         """The solvers of all members as one, for networks of one layer, with rows of these columns."""
         raise NotImplementedError
 
+    @property
+    def can_merge(self) -> bool:
+        """Whether a network merged of many (methods/merge.py) adapts as they do."""
+        return False
+
+    def merge(self, solvers: Sequence[Any], scale_M: Tensor) -> None:
+        """Become what many solvers are together; `scale_M` are their rates relative to the first one's."""
+        raise NotImplementedError
+
 
 class GradientSteps(Solver):
     """`steps` gradient steps; the loss is sum / (n + c), c learned, if `pseudo_count` (the initial c) is above 0.
@@ -142,6 +151,18 @@ class GradientSteps(Solver):
             expected_D = (pushed_D + (share_S1 * vector_SD).sum(dim=0)) / share_S1.sum()
             moved_SD = moved_SD + share_S1 * (vector_SD - expected_D)
         return rate.applied(moved_SD)
+
+    @property
+    def can_merge(self) -> bool:
+        """For a choice: what all rows share has no effect there, so only the weights of item vectors move."""
+        return self.head.over_items
+
+    def merge(self, solvers: Sequence["GradientSteps"], scale_M: Tensor) -> None:
+        """Means of c and p."""
+        counts = [one.log_pseudo_count.exp() for one in solvers if one.log_pseudo_count is not None]
+        if self.log_pseudo_count is not None:
+            self.log_pseudo_count.copy_(torch.stack(counts).mean().log())
+        _merge_powers(self, solvers)
 
     @classmethod
     def joint(cls, solvers: Sequence["GradientSteps"], columns: Columns) -> JointSteps:
@@ -255,6 +276,17 @@ class ClosedForm(Solver):
             moved_SD = moved_SD + torch.cholesky_solve(right_SD.mT, solution.factor_BDD[0]).mT
         return moved_SD
 
+    @property
+    def can_merge(self) -> bool:
+        """Always."""
+        return True
+
+    def merge(self, solvers: Sequence["ClosedForm"], scale_M: Tensor) -> None:
+        """alpha level^2 of the merged one is the mean of theirs."""
+        level_M = torch.stack([*(one.level for one in solvers)])
+        self.level.copy_((scale_M * level_M**2).mean().sqrt())
+        _merge_powers(self, solvers)
+
     @classmethod
     def joint(cls, solvers: Sequence["ClosedForm"], columns: Columns) -> JointClosedForm:
         """As many steps, each member with its own level and power."""
@@ -265,6 +297,13 @@ class ClosedForm(Solver):
             columns.scales(torch.stack([one.level for one in solvers])),
             torch.stack([*powers]).unsqueeze(-1) if powers else None,
         )
+
+
+def _merge_powers(into: GradientSteps | ClosedForm, solvers: Sequence[GradientSteps | ClosedForm]) -> None:
+    """The mean of p, if a choice is adapted to."""
+    powers = [one.count_power for one in solvers if one.count_power is not None]
+    if into.count_power is not None:
+        into.count_power.copy_(torch.stack([*powers]).mean())
 
 
 def _moved(layer: SharedLayer, x: AnyInput, d_BF: Tensor, level: Tensor) -> PersonalLayer:

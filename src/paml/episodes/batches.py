@@ -120,11 +120,11 @@ class Loader:
         if len(item_N) == self._item_count:
             items, item = self.all_items()
         else:
-            items, item = self._items.rows(item_N).to(self._device), torch.from_numpy(item_N.astype(np.int64))
+            items, item = self.items(item_N)
         return TensorBatch(
             users=self._users.rows(batch.user_B).to(self._device),
             items=items,
-            item_N=item.to(self._device),
+            item_N=item,
             support=self._block(batch.support, index_BL[:, :S]),
             user_B=batch.user_B,
             query=self._block(batch.query, index_BL[:, S:]),
@@ -141,9 +141,12 @@ class Loader:
     def all_items(self) -> tuple[Features, Tensor]:
         """The fields of all items, and their rows; looked up once."""
         if self._all is None:
-            item_I = np.arange(self._item_count)
-            self._all = self._items.rows(item_I).to(self._device), torch.from_numpy(item_I).to(self._device)
+            self._all = self.items(np.arange(self._item_count))
         return self._all
+
+    def items(self, item_N: np.ndarray) -> tuple[Features, Tensor]:
+        """The fields of some items, and their rows."""
+        return self._items.rows(item_N).to(self._device), torch.from_numpy(item_N.astype(np.int64)).to(self._device)
 
     def load_known(self, known: Known, items: tuple[Features, Tensor]) -> SupportBatch:
         """What is known about users; support rows refer to `items`, which are all of them."""

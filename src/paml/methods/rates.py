@@ -59,6 +59,9 @@ class TrainingRate(NamedTuple):
 class RateSource(nn.Module):
     """Gives every user of a batch a rate."""
 
+    can_merge = False
+    """Whether one member's rates can stand for all, once networks are merged (merge.py)."""
+
     def forward(self, h_BH: Tensor) -> Rate:
         """The rates of users outside training."""
         raise NotImplementedError
@@ -92,6 +95,8 @@ class RateSource(nn.Module):
 
 class FixedRate(RateSource):
     """The same rate for everyone: MeLU, and fine-tuning in transfer learning."""
+
+    can_merge = True
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -132,6 +137,8 @@ class ParameterRate(RateSource):
 
 class PersonalRate(RateSource):
     """alpha'(h) = scale * sigmoid(layers(h)), the paper's 64-32-1 (listing in Sec. D.2: ReLU after the first layer)."""
+
+    can_merge = True
 
     def __init__(self, user_width: int, scale: float, rng: torch.Generator) -> None:
         super().__init__()

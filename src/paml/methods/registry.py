@@ -32,6 +32,7 @@ from paml.methods.spaces import COMMON, FIXED_RATE, MEMORY, PERSONAL_RATE, Among
 from paml.network.build import DataShape, NetworkSettings, build_network
 from paml.network.network import Network
 from paml.registry import Origin, Registry, callable_entry, of_type
+from paml.settings import added
 
 
 class LearnerSettings(ObjectiveSettings, MemorySettings, RateSettings, SolverSettings, HeadSettings, NetworkSettings):
@@ -42,6 +43,9 @@ class LearnerSettings(ObjectiveSettings, MemorySettings, RateSettings, SolverSet
     )
     ensemble_size: int = Field(
         1, gt=0, description="networks with different random initial weights; predictions are their mean"
+    )
+    merged_size: int = added(
+        0, "merge the trained networks into one with item vectors of this size, where that is possible; 0: never", ge=0
     )
 
 

@@ -97,6 +97,10 @@ class FieldEmbedder(nn.Module):
         assert isinstance(table, nn.Parameter)
         return table
 
+    def place(self, parameter: str) -> int:
+        """Which field, by number, a parameter belongs to."""
+        return [_key(field) for field in self.fields].index(parameter.rpartition(".")[2])
+
     def as_rows(self) -> Tensor:
         """The embedder as a table: an output is the weighted sum of the rows of its values, field after field.
 

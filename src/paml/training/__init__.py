@@ -6,6 +6,7 @@ sizing      settings that depend on the size of the data, by rule
 train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
 loggers     epochs logged to TensorBoard, MLflow, Weights & Biases
+merging     the networks of a trained part as one
 optim       the outer optimiser: weight decay, and the schedule of its rate
 ranks       several processes that train one run together, by torchrun
 parallel    what these exchange

@@ -84,6 +84,8 @@ class CompareSettings(TypedDict, total=False):
     """Share of a user's weights for item vectors left out in training (head=choice)."""
     ensemble_size: int | Literal["auto"]
     """Networks with different random initial weights; predictions are their mean."""
+    merged_size: int | Literal["auto"]
+    """Merge the trained networks into one with item vectors of this size, where that is possible; 0: never."""
     epochs: int | Literal["auto"]
     """Passes over the training users."""
     batch_size: int | Literal["auto"]

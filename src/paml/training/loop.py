@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import choice_loss, evaluate_tasks
 from paml.files import listed, write_text
 from paml.methods.learner import Ensemble
+from paml.methods.merge import settings_in_use
 from paml.methods.objectives import ObjectiveSettings
 from paml.methods.registry import build_ensemble, find_method, fit_to_data
 from paml.progress import Progress, Step
@@ -33,6 +35,7 @@ from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.ema import WeightAverage
 from paml.training.loggers import OpenLogger, Training, logging_to
+from paml.training.merging import merged
 from paml.training.optim import OuterOptimizer
 from paml.training.parallel import exchange_members, own_members, share_of, shared_backward
 from paml.training.ranks import Ranks
@@ -129,7 +132,7 @@ class Trainer:
                 if on_epoch is not None:
                     on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
         self._ensemble.load_state_dict(self._best)
-        self._ranks.first(self._finish)
+        self._ranks.first(lambda: self._finish(progress))
 
     def _run_epoch(self, step: Step) -> None:
         position, outer = self._position, self._outer
@@ -248,40 +251,48 @@ class Trainer:
         """
         tasks, ranks = Tasks.of(self._data, "validation"), self._ranks
         first, end = (len(tasks) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
-        value = self._mean_over(tasks.part(first, end - first))
+        value = self._mean_over(tasks.part(first, end - first), self._ensemble)
         if ranks.size == 1 or not len(tasks):
             return value
         total = torch.tensor(0.0 if value is None else value * (end - first), dtype=torch.float64, device=self._device)
         return float(ranks.sum(total)) / len(tasks)
 
-    def _mean_over(self, tasks: Tasks) -> float | None:
+    def _mean_over(self, tasks: Tasks, ensemble: Ensemble) -> float | None:
         try:
             if self._metric == CHOICE_LOSS:
-                return choice_loss(self._ensemble, self._loader, tasks)
-            rows = evaluate_tasks(self._ensemble, self._data, tasks, self._loader)
+                return choice_loss(ensemble, self._loader, tasks)
+            rows = evaluate_tasks(ensemble, self._data, tasks, self._loader)
         except NoSolutionError:
             return float("nan")
         return float(rows[self._metric].mean()) if len(rows) else None  # type: ignore[arg-type]
 
-    def _finish(self) -> None:
+    def _finish(self, progress: Progress) -> None:
         """Write the results: the best weights, what else serving needs, and how training went."""
-        position = self._position
+        position, ensemble = self._position, self._ensemble
+        recipe = settings_in_use(self._settings.method, self._settings.shape(), self._settings.recipe)
         summary: dict[str, Any] = {
             "epochs": position.epoch,
             "best_epoch": position.best_epoch + 1,
             "best_validation": position.best_value,
             "seconds": sum(entry["seconds"] for entry in position.history),
         }
+        if recipe != self._settings.recipe:
+            title = f"merging {len(ensemble.members)} networks into one with vectors of {recipe.item_embedding}"
+            with progress.step(title, 1) as step:
+                judge = partial(self._mean_over, Tasks.of(self._data, "validation"))
+                ensemble, value = merged(ensemble, recipe, self._settings, self._data, self._loader, judge)
+                step.advance(1, "" if value is None else f"validation {value:.4f}")
+            summary["merged_validation"] = value
         summary |= self._facts_of_rates()
         write_text(self._folder / "vocab.json", self._data.vocabulary.model_dump_json(indent=1) + "\n")
         write_catalogue(self._data, self._folder / "catalogue.parquet", self._settings.seed)
         reference_users = self._folder / "reference_users.parquet"
-        write_reference_users(self._ensemble, self._data, reference_users, self._settings.seed)
+        write_reference_users(ensemble, self._data, reference_users, self._settings.seed)
         self._write_metrics()
         ended = {"summary": summary, "metrics": listed(self._folder / METRICS)}
         write_settings(self._folder, self._settings.model_copy(update=ended))
         values = {"identity": self._settings.identity(), "files": companions(self._folder)}
-        checkpoint.save(self._folder / WEIGHTS, self._best, values)
+        checkpoint.save(self._folder / WEIGHTS, ensemble.state_dict(), values)
         shutil.rmtree(self._state_file.parent, ignore_errors=True)
 
     def _described(self) -> Training:

@@ -34,13 +34,15 @@ MAX_ITEMS = 6000  # items with the most training rows that weights between items
 MAX_SHARE_UNCOVERED = 0.5  # where these are fewer than half of the items people rated, there are no such weights
 FEW_DROPOUT, MANY_DROPOUT, RIDGE = 0.96, 0.33, 400.0
 STRENGTH = 100.0  # users that popularity among a profile value's users is shrunk by
+LIFT = 0.75  # weight of what profile values change: several say the same, so all of it would be too much
+BEYOND_NOISE = 2.0  # standard errors
 MAX_LIFTS = 1 << 24  # numbers in the table of popularity by profile value; with more, it is popularity alone
 MAX_CELLS = 1 << 24  # scores of validation users that are held at once, for each part and number of known ratings
 
 Shots = tuple[int | None, ...]
 CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
     "profile": ((0.0, 0.25, 0.5, 0.75, 1.0), (0, 1, 3)),
-    "linger": ((1.0, 2.0, 5.0, 10.0, 30.0), (1, 3, 5, 10)),
+    "linger": ((0.5, 1.0, 2.0, 5.0, 10.0, 30.0), (1, 3, 5, 10)),
     "few": ((0.0, 20.0, 40.0, 80.0, 140.0, 200.0), (1, 3, 5, 10)),
     "many": ((0.0, 4.0, 8.0, 12.0, 16.0, 24.0), (10, None)),
     "rating": ((0.0, 0.3, 0.6, 1.0, 1.5), (5, 10, None)),
@@ -49,7 +51,7 @@ CHOICES: dict[str, tuple[tuple[float, ...], Shots]] = {
 
 Each is judged where it matters: with all of them together, what helps with many ratings would be lost in the noise of
 the others."""
-START = Blend(profile=0.5, few=140.0, many=8.0, rating=0.6, fade=3)
+START = Blend(profile=0.75, linger=0.5, few=140.0, many=8.0, rating=0.6, fade=3)
 START_BY_TIME = Blend(profile=0.75, linger=5.0, few=20.0, many=8.0, rating=0.6, fade=3)
 """Where the search begins, and what is used without validation users. What somebody rated first tells less about what
 comes later than any rating about any other, so that popularity by profile counts for longer."""
@@ -109,7 +111,7 @@ def _matrix(histories: Histories, weights: str, item_K: np.ndarray) -> Tensor:
 
 
 def _popularity(data: Dataset, schema: Schema, histories: Histories) -> dict[str, Tensor]:
-    """log p_i and, by value v, log(1 + n_vi / (s p_i)) and log(1 + n_v / s); their difference is log(p_vi / p_i)."""
+    """log p_i and, by value v, a log(1 + n_vi / (s p_i)) and a log(1 + n_v / s), which differ by a log(p_vi / p_i)."""
     share_I = (histories.liked_I + 0.5) / (histories.users + 1)
     values = [_values(data, schema, name, kind) for name, kind in profile_fields(schema)]
     size = sum(value_UV.shape[1] for value_UV in values)
@@ -118,8 +120,8 @@ def _popularity(data: Dataset, schema: Schema, histories: Histories) -> dict[str
         none = {"lift_VI": torch.zeros(0, histories.items), "loss_V": torch.zeros(0)}
         return {"log_share_I": log_share_I, **none}
     value_UV = sp.csr_array(sp.hstack(values))
-    lift_VI = np.log1p((value_UV.T @ histories.matrix("liked")).toarray() / (STRENGTH * share_I))
-    loss_V = np.log1p(np.asarray(value_UV.sum(axis=0)) / STRENGTH)
+    lift_VI = LIFT * np.log1p((value_UV.T @ histories.matrix("liked")).toarray() / (STRENGTH * share_I))
+    loss_V = LIFT * np.log1p(np.asarray(value_UV.sum(axis=0)) / STRENGTH)
     first = np.cumsum([0, *(value_UV.shape[1] for value_UV in values[:-1])])
     lift_VI[first], loss_V[first] = 0.0, 0.0  # an unknown value says nothing
     return {
@@ -163,9 +165,9 @@ def _best_blend(data: Dataset, preference: Preference, loader: Loader, outputs: 
 
 
 def _is_better(new_U: np.ndarray, old_U: np.ndarray) -> bool:
-    """Whether the mean has grown by more than its standard error: less is noise, and the start is a good guess."""
+    """Whether the mean has grown by more than noise: the start is a good guess, and the best of many is often luck."""
     gain_U = new_U - old_U
-    return len(gain_U) > 1 and float(gain_U.mean()) > float(gain_U.std(ddof=1)) / np.sqrt(len(gain_U))
+    return len(gain_U) > 1 and float(gain_U.mean()) > BEYOND_NOISE * float(gain_U.std(ddof=1)) / np.sqrt(len(gain_U))
 
 
 class _Judge:

@@ -37,6 +37,7 @@ from paml.evaluation.ranking import Rank
 from paml.evaluation.scoring import CatalogueScorer, evaluate_ensemble
 from paml.files import Listed, as_model, check_all_listed, exists, listed, read_json, read_listed, write_text
 from paml.methods.learner import Ensemble
+from paml.methods.merge import settings_in_use
 from paml.methods.registry import build_ensemble, find_method, origins_of, tensors_of_a_member
 from paml.network.build import DataShape
 from paml.recommend.catalogue import Catalogue
@@ -325,18 +326,18 @@ def companions(path: Path) -> dict[str, dict[str, Any]]:
 
 def _build(settings: RunSettings, tensors: dict[str, torch.Tensor], where: Path) -> Ensemble:
     """The ensemble of these tensors; settings that ask for others are refused before anything is allocated."""
-    members = settings.recipe.ensemble_size
     try:
-        one = tensors_of_a_member(settings.method, settings.shape(), settings.recipe)
+        recipe = settings_in_use(settings.method, settings.shape(), settings.recipe)
+        one = tensors_of_a_member(settings.method, settings.shape(), recipe)
     except (SettingsError, RuntimeError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         raise _misfit(str(error).partition("\n")[0], where) from None
-    if len(tensors) != members * len(one):
-        raise _misfit(f"{len(tensors):,} tensors, not {members:,} times {len(one):,}", where)
+    if len(tensors) != recipe.ensemble_size * len(one):
+        raise _misfit(f"{len(tensors):,} tensors, not {recipe.ensemble_size:,} times {len(one):,}", where)
     for name, tensor in tensors.items():
         expected = one.get(name.split(".", 2)[-1])
         if expected is None or expected.shape != tensor.shape:
             raise _misfit(f"tensor '{name[:60]}'", where)
-    ensemble = build_ensemble(settings.method, settings.shape(), settings.recipe, torch.Generator())
+    ensemble = build_ensemble(settings.method, settings.shape(), recipe, torch.Generator())
     load_state(ensemble, tensors, where)
     return ensemble
 
