@@ -23,7 +23,8 @@ def test_texts_of_objects_are_short_and_useful(world: paml.Dataset, run_of: RunO
     texts = {
         repr(world): "synthetic, ",
         repr(run): "ridge for ratings and choice, 80 items",
-        repr(run.predictor): "2 members, 80 items",
+        repr(run.predictor): "Predictor(1 network, 80 items, by ",  # two, merged
+        repr(run_of("rating", "melu").predictor): "Predictor(2 networks, 80 items, by ",
         repr(run.predictor.catalogue): "Catalogue(80 items)",
         repr(user): "User(60 ratings, age=25, gender=F, ",
         repr(user.new_user): "(60 ratings)",

@@ -97,7 +97,9 @@ class Predictor:
             self.index, self.measured = index_of(self.plan.table, self._probes) or (None, None)
 
     def __repr__(self) -> str:
-        return f"Predictor({len(self.members)} members, {len(self.catalogue):,} items, by {', '.join(self.orders)})"
+        count = len(self.members)
+        networks = f"{count} network{'' if count == 1 else 's'}"
+        return f"Predictor({networks}, {len(self.catalogue):,} items, by {', '.join(self.orders)})"
 
     @property
     def members(self) -> tuple[Member, ...]:
