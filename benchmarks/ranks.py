@@ -1,6 +1,9 @@
 """Two ranks with one thread each against one: users per second, memory per rank, losses, and ranks that are killed.
 
-    PAML_BENCH_USERS=1000000 PAML_BENCH_KILLS=20 python -m benchmarks ranks       # PAML_BENCH_BATCH for users per step
+    PAML_BENCH_USERS=1000000 PAML_BENCH_KILLS=20 python -m benchmarks ranks
+
+PAML_BENCH_BATCH: users per step; PAML_BENCH_ROWS: rows per user; PAML_BENCH_SETTINGS: of the network, such as
+"hidden=32,16 embedding_size=8"; without, it has the paper's sizes. PAML_BENCH_METHOD, PAML_BENCH_RECIPE for others.
 
 A large embedded world is trained by torchrun with one rank and with two, twice, in turn (1, 2, 2, 1), so that a machine
 that slows down favours neither. Memory is private memory (RssAnon): the data set is memory-mapped, and its pages are
@@ -25,7 +28,9 @@ KILLS = int(os.environ.get("PAML_BENCH_KILLS", "3"))
 METHOD = os.environ.get("PAML_BENCH_METHOD", "reg_paml")
 RECIPE = os.environ.get("PAML_BENCH_RECIPE", "paper")
 BATCH = os.environ.get("PAML_BENCH_BATCH", "1024")
-SETTINGS = ["hidden=32,16", "embedding_size=8", f"batch_size={BATCH}", "patience=0"]
+ROWS = int(os.environ.get("PAML_BENCH_ROWS", "28"))
+NETWORK = os.environ.get("PAML_BENCH_SETTINGS", "").split()
+SMALL = ["hidden=32,16", "embedding_size=8"]  # of trainings that are killed
 EPOCHS = 20 * KILLS  # of a small training, so that it outlasts the kills
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PAML_PROGRESS": "0"}
 
@@ -34,7 +39,7 @@ def torchrun(data: Path, out: Path, ranks: int, *more: str, restarts: int = 0) -
     """Start a training of so many ranks."""
     where = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
     command = ["-m", "torch.distributed.run", *where, "--max-restarts", str(restarts), "-m", "paml", "train", str(data)]
-    given = [*SETTINGS, *more, "--method", METHOD, "--recipe", RECIPE, "--out", str(out)]
+    given = [f"batch_size={BATCH}", "patience=0", *more, "--method", METHOD, "--recipe", RECIPE, "--out", str(out)]
     return subprocess.Popen(
         [sys.executable, *command, *given], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -87,7 +92,7 @@ def speed(data: Path, out: Path, ranks: int) -> float:
         for rank in ranks_of(process.pid):
             peaks[rank] = max(peaks.get(rank, 0.0), private(rank))
 
-    process = torchrun(data, out, ranks, "epochs=1")
+    process = torchrun(data, out, ranks, "epochs=1", *NETWORK)
     watched(process, look)
     found = epochs_of(out)[-1]["users_per_second"]
     memory = " and ".join(f"{peak:,.0f}" for peak in peaks.values())
@@ -114,20 +119,24 @@ def killed(data: Path, out: Path, kills: int) -> int:
                 return
             seen, done = now, done + 1
 
-    process = torchrun(data, out, 2, f"epochs={EPOCHS}", restarts=kills)
+    process = torchrun(data, out, 2, f"epochs={EPOCHS}", *SMALL, restarts=kills)
     watched(process, look)
     return done
+
+
+def _with(settings: list[str]) -> str:
+    return f" with {' '.join(settings)}" if settings else ""
 
 
 def main() -> None:
     """Speed, memory, equality, kills."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        data = paml.prepare("synthetic", out=folder / "data", progress=False, users=USERS).path
+        data = paml.prepare("synthetic", out=folder / "data", progress=False, users=USERS, median_rows=ROWS).path
         cores, load = os.cpu_count(), os.getloadavg()[0]
         print(
-            f"{USERS:,} users, {METHOD} of recipe {RECIPE}, batches of {BATCH}, one thread a rank, {cores} cores, "
-            f"load {load:.1f} before",
+            f"{USERS:,} users of {ROWS} rows (median), {METHOD} of recipe {RECIPE}{_with(NETWORK)}, batches of {BATCH}, "
+            f"one thread a rank, {cores} cores, load {load:.1f} before",
             flush=True,
         )
         found: dict[int, list[float]] = {1: [], 2: []}
@@ -138,7 +147,7 @@ def main() -> None:
         print(f"their losses differ by at most {max(apart):.1e}", flush=True)
         if KILLS:
             small = paml.prepare("synthetic", out=folder / "small", progress=False).path
-            watched(torchrun(small, folder / "whole", 2, f"epochs={EPOCHS}"), lambda: None)
+            watched(torchrun(small, folder / "whole", 2, f"epochs={EPOCHS}", *SMALL), lambda: None)
             count = killed(small, folder / "killed", KILLS)
             same = losses(folder / "whole") == losses(folder / "killed")
             print(f"{count} kills of a rank: all continued; the losses of all {EPOCHS} epochs are the same: {same}")
