@@ -3,8 +3,10 @@
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -26,7 +28,7 @@ def pair(trained: paml.Run, tmp_path: Path) -> Iterator[Server]:
     store = f"sqlite:///{tmp_path / 'users.sqlite'}"
     started = Server(trained.path, tmp_path / "log", "--workers", "2", "--store", store, "--rate", "0")
     started.ready()
-    wait_until(lambda: len(workers(started)) == 2, "a worker is missing")
+    wait_until(lambda: started.log.count("serving at") == 2, "a worker is missing")
     yield started
     if started.process.poll() is None:
         started.kill()
@@ -43,6 +45,13 @@ def has_ended(number: int) -> bool:
     except ProcessLookupError:
         return True
     return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def connections(number: int) -> set[str]:
+    """The open TCP connections of a process."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    established = {f"socket:[{line[9]}]" for line in lines if line[3] == "01"}
+    return established & {os.readlink(file) for file in Path(f"/proc/{number}/fd").iterdir()}
 
 
 def counted(server: Server, route: str) -> float:
@@ -80,6 +89,25 @@ def test_workers_answer_as_one_and_the_dead_are_replaced(pair: Server, trained: 
     assert has_ended(second)
     assert has_ended(third)
     assert "Traceback" not in pair.log
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux divides connections among sockets of one port")
+def test_connections_are_divided_among_workers(pair: Server) -> None:
+    """By the system: with one socket for all, whoever is first would take most of those that come together."""
+    with ExitStack() as clients:
+        for _ in range(REQUESTS):
+            assert clients.enter_context(pair.client()).get("/healthz").status_code == 200
+        served = [len(connections(number)) for number in workers(pair)]
+    assert sum(served) >= REQUESTS
+    assert min(served) >= REQUESTS // 10  # fewer for one of them: once in fifty million runs
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux divides connections among sockets of one port")
+def test_a_port_that_workers_share_is_taken(pair: Server, trained: paml.Run, tmp_path: Path) -> None:
+    port, store = pair.url.rpartition(":")[2], f"sqlite:///{tmp_path / 'others.sqlite'}"
+    second = Server(trained.path, tmp_path / "second", "--workers", "2", "--store", store, "--port", port)
+    assert second.process.wait(60) == 1
+    assert "cannot listen there" in second.log
 
 
 def test_a_worker_that_is_told_to_stop_while_it_starts_just_stops(pair: Server) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,9 @@ GRACE_SECONDS = 10  # for requests under way when the service is told to stop
 WAITING = 4096  # connections that may wait to be accepted; who finds no place asks again after a whole second
 STORE_NAME = "users.sqlite"  # in a run's folder, where no other store is given
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+DIVIDES = sys.platform == "linux"
+"""Whether the system divides connections among sockets of one port; others let them share it, but give all to one."""
 
 log = logging.getLogger("paml")
 
@@ -114,7 +118,7 @@ def serve(path: Path, options: Options) -> None:
     """Serve a run until SIGINT or SIGTERM; requests under way are answered first."""
     use_threads(1 if options.workers > 1 else options.threads)  # several are forked first (workers.py)
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, force=True)
-    listening = bind(options.address)
+    listening = bind(options.address, divided=options.workers > 1 and DIVIDES)
     try:
         run = Run.load(path)
         service, guarded = _opened(run, options)
@@ -138,7 +142,8 @@ def _run_together(run: Run, listening: socket.socket, options: Options) -> None:
             use_threads(options.threads or os.cpu_count() or 1)
             share_metrics(folder)
             service, guarded = _opened(run, options)
-            _run(guarded, service, listening, options)
+            own = _listening_too(listening) if DIVIDES else listening
+            _run(guarded, service, own, options)
 
         supervise(options.workers, work, partial(forget_process, folder))
 
@@ -178,21 +183,44 @@ def create_guarded(run: Run, service: Service, options: Options) -> Guard:
     )
 
 
-def bind(address: Address) -> socket.socket:
-    """A listening socket; made before the model is loaded, so that a port in use is reported at once."""
+def bind(address: Address, *, divided: bool = False) -> socket.socket:
+    """A listening socket; made before the model is loaded, so that a port in use is reported at once.
+
+    With `divided`, it only holds the port, for sockets among which the system divides connections.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY; without, answers wait 40 ms for a delayed acknowledgement.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = _new_socket(family)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address.host, address.port))
-        listening.listen(WAITING)
+        listening.listen(WAITING)  # fails if somebody else listens, also one who would share the port
+        if divided:
+            found = listening.getsockname()
+            listening.close()
+            listening = _new_socket(family, divided=True)
+            listening.bind(found)
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or str(error)
         what, remedy = f"cannot listen there ({reason})", "choose another port or host"
         raise PamlError(what, where=address.url, remedy=remedy, argument="port") from None
     return listening
+
+
+def _listening_too(bound: socket.socket) -> socket.socket:
+    """A worker's own listening socket: with one for all, whoever is first takes most of the connections."""
+    own = _new_socket(bound.family, divided=True)
+    own.bind(bound.getsockname())
+    own.listen(WAITING)
+    return own
+
+
+def _new_socket(family: int, *, divided: bool = False) -> socket.socket:
+    # With the protocol named, asyncio sets TCP_NODELAY; without, answers wait 40 ms for a delayed acknowledgement.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if divided:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return made
 
 
 def _run(app: Guard, service: Service, listening: socket.socket, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Several processes that serve one address: they share the listening socket, the store and the model's memory.
+"""Several processes that serve one address: they share the port, the store and the model's memory.
 
 The model is loaded once, before the processes are forked from this one, which then only watches them: one that dies is
 replaced, and told to stop, it tells them. Each worker has its own event loop, threads, limits, line and cache. None of
