@@ -10,7 +10,8 @@ PAML_BENCH_RUN names a run (or `python -m benchmarks.serve RUN`); otherwise ridg
 set of MovieLens-1M's size. PAML_BENCH_SECONDS bounds each cell. Clients and server share the machine.
 
 With PAML_BENCH_BEFORE, the `src` of another checkout, `new` alone is sent in turn to that code, to this code and to two
-workers of it, and they are compared. Both must be able to read the run.
+workers of it, and they are compared. Both must be able to read the run, unless PAML_BENCH_BEFORE_RUN names one that the
+other code has made of the same data set: then each serves its own.
 """
 
 import asyncio
@@ -270,9 +271,10 @@ def measure(path: Path, folder: Path) -> None:
 def compare(path: Path, folder: Path, before: str) -> None:
     """Print what new users get from another checkout's code and from this one, and the ratios."""
     steps = asked(new_users(paml.load(path), USERS)) * 20
+    own = Path(os.environ.get("PAML_BENCH_BEFORE_RUN", path))
     with ExitStack() as servers:
         started = {
-            "before": servers.enter_context(serving(path, folder, source=before)),
+            "before": servers.enter_context(serving(own, folder, source=before)),
             "now": servers.enter_context(serving(path, folder)),
             "2 workers": servers.enter_context(serving(path, folder, "--workers", "2")),
         }
