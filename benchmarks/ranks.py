@@ -135,8 +135,8 @@ def main() -> None:
         data = paml.prepare("synthetic", out=folder / "data", progress=False, users=USERS, median_rows=ROWS).path
         cores, load = os.cpu_count(), os.getloadavg()[0]
         print(
-            f"{USERS:,} users of {ROWS} rows (median), {METHOD} of recipe {RECIPE}{_with(NETWORK)}, batches of {BATCH}, "
-            f"one thread a rank, {cores} cores, load {load:.1f} before",
+            f"{USERS:,} users of {ROWS} rows (median), {METHOD} of recipe {RECIPE}{_with(NETWORK)}, "
+            f"batches of {BATCH}, one thread a rank, {cores} cores, load {load:.1f} before",
             flush=True,
         )
         found: dict[int, list[float]] = {1: [], 2: []}

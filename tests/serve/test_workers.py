@@ -51,7 +51,7 @@ def connections(number: int) -> set[str]:
     """The open TCP connections of a process."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     established = {f"socket:[{line[9]}]" for line in lines if line[3] == "01"}
-    return established & {os.readlink(file) for file in Path(f"/proc/{number}/fd").iterdir()}
+    return established & {str(file.readlink()) for file in Path(f"/proc/{number}/fd").iterdir()}
 
 
 def counted(server: Server, route: str) -> float:
