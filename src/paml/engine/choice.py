@@ -49,7 +49,7 @@ class LevelWeights(nn.Module):
         first, highest = weights[0], weight_ML.shape[1] - 1
 
         def looked_up(y_BS: np.ndarray) -> np.ndarray:
-            place_BS = np.clip((y_BS - first._low) / first._step, 0, highest)
+            place_BS = np.minimum(np.maximum((y_BS - first._low) / first._step, 0), highest)  # as np.clip, but faster
             below_BS = np.minimum(place_BS.astype(np.int64), highest - 1)
             weight_MBS: np.ndarray = rise_ML.take(below_BS, axis=1)
             weight_MBS *= (place_BS - below_BS).astype(np.float32)

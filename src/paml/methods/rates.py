@@ -109,8 +109,23 @@ class FixedRate(RateSource):
     @classmethod
     def joint(cls, sources: Sequence["FixedRate"]) -> JointRates:
         """A constant for each member."""
-        rate_M1 = torch.tensor([[source.rate] for source in sources])
-        return lambda h_MBH: JointRate(rate_M1.to(h_MBH).expand(h_MBH.shape[:2]), h_MBH)
+        return JointFixedRate(sources)
+
+
+class JointFixedRate:
+    """The rates of all members."""
+
+    def __init__(self, sources: Sequence[FixedRate]) -> None:
+        self._rate_M1 = torch.tensor([[source.rate] for source in sources])
+        self._solo_rate_M = self._rate_M1[:, 0].numpy()
+
+    def __call__(self, h_MBH: Tensor) -> JointRate:
+        """The same for B users."""
+        return JointRate(self._rate_M1.to(h_MBH).expand(h_MBH.shape[:2]), h_MBH)
+
+    def solo(self, h_MH: np.ndarray) -> SoloRate:
+        """The same for one user."""
+        return SoloRate(self._solo_rate_M, h_MH)
 
 
 class ParameterRate(RateSource):

@@ -81,6 +81,6 @@ class Ordering:
         place_S = self._place_I[user.index_S]
         x_S = np.interp(user.y_S, self._level_L, self._weight_L) * (place_S >= 0)
         few, many = link_weights(self._blend, float(len(place_S)))
-        place_S = place_S.clip(min=0)
+        place_S = np.maximum(place_S, 0)
         weight_T = np.concatenate([few * x_S, many * x_S]).astype(np.float32)
         return np.concatenate([place_S, place_S + len(self._item_K)]), weight_T

@@ -215,7 +215,8 @@ class Plan:
         start_B = torch.from_numpy((np.cumsum(count_B) - count_B).astype(np.int64))
         sum_BW = embedding_bag(index_T, rows_IMG.flatten(1), start_B, mode="sum")
         sum_BW *= torch.from_numpy((count_B[:, None] + FULL_WEIGHT) ** -0.5)
-        return sum_BW.view(-1, *rows_IMG.shape[1:]).transpose(0, 1) @ layer_MGL
+        sum_MBG = sum_BW.view(-1, *rows_IMG.shape[1:]).transpose(0, 1)
+        return sum_MBG.roll(1, dims=2) if layer_MGL is None else sum_MBG @ layer_MGL
 
     def _known(self, users: Sequence[EncodedUser]) -> JointKnown:
         """What the users are adapted to."""
@@ -273,7 +274,8 @@ class Plan:
             self._base_MEK[..., 0].numpy(force=True),
             self._shared,
             self._users,
-            None if self._choice is None else (self._choice[0].numpy(force=True), self._choice[1].numpy(force=True)),
+            None if self._choice is None else self._choice[0].numpy(force=True),
+            None if self._choice is None or self._choice[1] is None else self._choice[1].numpy(force=True),
             self._bias_power_M1,
             self._rates,
             solver,
@@ -299,7 +301,7 @@ def _as_planned(users: Sequence[SoloUser]) -> PlannedUsers:
     else:
         weights_MBE = np.stack([user.weights_ME for user in users], axis=1)
         h_BH = np.stack([user.rate.h_MH[0] for user in users])
-    rate_B = np.array([user.rate.per_user_M.mean() for user in users], dtype=np.float32)
+    rate_B = np.add.reduce([user.rate.per_user_M for user in users], axis=1) / len(weights_MBE)
     return PlannedUsers(torch.from_numpy(weights_MBE).unsqueeze(-1), torch.from_numpy(h_BH), torch.from_numpy(rate_B))
 
 
@@ -343,8 +345,11 @@ def _padded_contexts(users: Sequence[EncodedUser], rows: int) -> list[Values]:
     return [context for user, more in zip(users, padding, strict=True) for context in (*user.contexts, *more)]
 
 
-def _choices(members: Sequence[Member]) -> tuple[Tensor, Tensor] | None:
-    """Choice vectors of all items, (I, M, G), and the layer that makes a prior of them, (M, G, L K)."""
+def _choices(members: Sequence[Member]) -> tuple[Tensor, Tensor | None] | None:
+    """Choice vectors of all items, (I, M, G), and the layer that makes a prior of them, (M, G, L K).
+
+    Of a merged network they are priors already (methods/merge.py), with the constant in the last place: no layer.
+    """
     priors = [member.learner.network.user_prior for member in members]
     rows = [member.items.choice_NG for member in members if member.items.choice_NG is not None]
     layers = [prior.choice for prior in priors if prior.choice is not None]
@@ -353,4 +358,6 @@ def _choices(members: Sequence[Member]) -> tuple[Tensor, Tensor] | None:
     layer_MGLK = (
         torch.stack([*layers]).view(len(layers), len(layers[0]), _covered(priors[0]), -1).roll(1, dims=2)
     )  # the constant comes last in it
-    return on_large_pages(torch.stack(rows, dim=1)), layer_MGLK.flatten(2)
+    rows_IMG = torch.stack(rows, dim=1)
+    is_prior = all(torch.equal(layer, torch.eye(*layer.shape).to(layer)) for layer in layers)
+    return on_large_pages(rows_IMG), None if is_prior else layer_MGLK.flatten(2)

@@ -18,7 +18,7 @@ from paml.engine.heads import Head, ValueHead, on_scale_in_use
 from paml.engine.joint import Columns, JointSolver, JointTable
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
 from paml.engine.solo import TOGETHER, SoloKnown, SoloRate
-from paml.methods.rates import JointPersonalRate, JointRates
+from paml.methods.rates import JointFixedRate, JointPersonalRate, JointRates
 from paml.network.user_prior import FULL_WEIGHT
 from paml.recommend.fields import FieldTable
 from paml.recommend.requests import EncodedUser
@@ -43,8 +43,10 @@ class Solo:
     shared: int
     """L"""
     users: FieldTable
-    choice: tuple[np.ndarray, np.ndarray] | None
-    """Choice vectors of all items, (I, M, G), and the layer that makes a prior of them, (M, G, L)."""
+    choice_IMG: np.ndarray | None
+    """Choice vectors of all items."""
+    choice_MGL: np.ndarray | None
+    """The layer that makes a prior of them; None if they are priors already, with the constant in the last place."""
     bias_power_M1: np.ndarray | None
     rates: JointRates
     solver: JointSteps | JointClosedForm
@@ -77,10 +79,9 @@ class Solo:
         own_ML, count, columns = weights_ME[:, : self.shared], len(user.index_S), self.columns
         width = known_MW.shape[1] - self.shared
         own_ML += known_MW[:, width:]
-        if self.choice is not None and count:
-            rows_IMG, layer_MGL = self.choice
-            sum_MG = np.add.reduce(rows_IMG.take(user.index_S, axis=0), axis=0) * (count + FULL_WEIGHT) ** -0.5
-            own_ML += (sum_MG[:, None] @ layer_MGL)[:, 0]
+        if self.choice_IMG is not None and count:
+            sum_MG = np.add.reduce(self.choice_IMG.take(user.index_S, axis=0), axis=0) * (count + FULL_WEIGHT) ** -0.5
+            own_ML += self._prior(sum_MG[:, None])[:, 0]
         if self.bias_power_M1 is not None:
             weights_ME[:, 1 + columns.vector : 1 + columns.vector + columns.bias] *= (1 + count) ** self.bias_power_M1
         return SoloUser(weights_ME, self._rate(known_MW[:, :width]))
@@ -92,10 +93,9 @@ class Solo:
         if self.solver.steps:
             share_MSE += self.solver.solo_shares(known, begun.weights_ME, weights_ME, begun.rate)
         count = len(user.index_S)
-        if self.choice is not None:
-            rows_IMG, layer_MGL = self.choice
-            rows_MSG = rows_IMG.take(user.index_S, axis=0).transpose(1, 0, 2)
-            share_MSE[..., : self.shared] += rows_MSG @ layer_MGL * (count + FULL_WEIGHT) ** -0.5
+        if self.choice_IMG is not None:
+            rows_MSG = self.choice_IMG.take(user.index_S, axis=0).transpose(1, 0, 2)
+            share_MSE[..., : self.shared] += self._prior(rows_MSG) * (count + FULL_WEIGHT) ** -0.5
         if self.bias_power_M1 is not None:
             # popularity counts less because something is known: every row's doing alike
             bias = slice(1 + columns.vector, 1 + columns.vector + columns.bias)
@@ -136,9 +136,16 @@ class Solo:
         mean_R: np.ndarray = np.add.reduce(self._predicted(out_MR), axis=0) / len(out_MR)
         return mean_R
 
+    def _prior(self, chosen_MSG: np.ndarray) -> np.ndarray:
+        """What choice vectors add to a prior, (M, S, L)."""
+        if self.choice_MGL is None:
+            return np.concatenate([chosen_MSG[..., -1:], chosen_MSG[..., :-1]], axis=-1)
+        prior_MSL: np.ndarray = chosen_MSG @ self.choice_MGL
+        return prior_MSL
+
     def _rate(self, h_MH: np.ndarray) -> SoloRate:
         """The user's rates."""
-        if isinstance(self.rates, JointPersonalRate):
+        if isinstance(self.rates, JointPersonalRate | JointFixedRate):
             return self.rates.solo(h_MH)
         rate = self.rates(torch.from_numpy(h_MH).unsqueeze(1))
         per_user_M = rate.per_user_MB[:, 0].numpy(force=True)
@@ -149,9 +156,10 @@ class Solo:
     def _known(self, user: EncodedUser) -> SoloKnown:
         """What the user is adapted to."""
         members, count = len(self.base_ME), len(user.index_S)
-        y_MS, count_M = np.broadcast_to(user.y_S, (members, count)), np.full(members, count, dtype=np.float32)
-        if self.known_weights is not None:
+        if self.known_weights is None:
+            y_MS, count_M = user.y_S[None].repeat(members, axis=0), np.full(members, count, dtype=np.float32)
+        else:
             y_MS = self.known_weights(user.y_S[None])[:, 0]
-            count_M = y_MS.sum(axis=1)
+            count_M = np.add.reduce(y_MS, axis=1)
         rows_MSE = self.table.solo_rows(user.index_S).transpose(1, 0, 2)
         return SoloKnown(rows_MSE, y_MS, count_M, self.columns, self.table)
