@@ -11,6 +11,8 @@ import pytest
 
 import paml
 from paml.analysis.environment import read_environments
+from paml.analysis.plan import Entry
+from paml.experiments.grid import CellTimes, _next
 from waiting import wait_until
 
 SETTINGS = {"epochs": 2, "ensemble_size": 1, "hidden": "8", "embedding_size": 4, "item_embedding": 4}
@@ -29,6 +31,17 @@ def workers_of(process: int) -> list[psutil.Process]:
 
 def is_at_work(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE  # nobody may wait for it any more
+
+
+def test_the_longest_cells_of_a_seed_come_first() -> None:
+    """Seed by seed; whatever was not fitted yet is taken as it comes."""
+    quick, slow, new = (Entry(name=name, label=name, kind="method", method=name) for name in ("quick", "slow", "new"))
+    times, waiting = CellTimes(), [(one, seed) for seed in (0, 1) for one in (new, quick, slow)]
+    assert _next(waiting, times) == (new, 0)
+    times.add(quick, 2.0)
+    times.add(slow, 30.0)
+    assert _next(waiting, times) == (slow, 0)
+    assert _next([(quick, 1), (new, 1), (slow, 2)], times) == (quick, 1)
 
 
 @pytest.mark.slow

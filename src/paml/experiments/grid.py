@@ -1,7 +1,6 @@
 """The cells of a comparison, several at once: in processes here (`workers.py`), or on a Dask cluster (`cluster.py`)."""
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +32,10 @@ class CellTimes:
         """Note a cell that has ended."""
         self._took[entry.name] = entry.learned, seconds
 
+    def of(self, entry: Entry) -> float:
+        """How long the entry took with another seed; 0 if it was not fitted yet."""
+        return self._took[entry.name][1] if entry.name in self._took else 0.0
+
     def left(self, todo: Sequence[Cell], jobs: int = 1) -> str:
         """Estimated from the same entries with other seeds or, without any, from entries of the same kind."""
         seconds = 0.0
@@ -40,7 +43,7 @@ class CellTimes:
             alike = [spent for learned, spent in self._took.values() if learned == entry.learned]
             if not alike:
                 return ""  # nothing of its kind was fitted yet
-            seconds += self._took[entry.name][1] if entry.name in self._took else float(np.mean(alike))
+            seconds += self.of(entry) or float(np.mean(alike))
         seconds /= jobs
         return f", about {seconds / 60:.0f} min left" if seconds >= 60 else ", less than a minute left"
 
@@ -78,14 +81,16 @@ def run_at_once(
 ) -> list[MissingCell]:
     """Run cells in other processes, as many at once as there are workers; those that failed, in the grid's order.
 
+    Seed by seed, and within a seed those first that took longest before: the last cell is one that others wait for.
     Splits are made here, before the first cell that needs them: two processes would write the same folder.
     """
-    waiting, begun = deque(todo), {}
+    waiting, begun = [*todo], {}
     times, failures = CellTimes(), {}
     with workers:
         while waiting or workers.at_work:
             while waiting and workers.is_free:
-                entry, seed = cell = waiting.popleft()
+                entry, seed = cell = _next(waiting, times)
+                waiting.remove(cell)
                 split = split_of(data, folder, plan, seed)
                 begun[entry.name, seed] = cell, time.perf_counter()
                 paths = split.path.resolve(), folder.resolve()
@@ -101,6 +106,11 @@ def run_at_once(
                 times.add(entry, time.perf_counter() - started)
                 step.advance(1)
     return [failures[entry.name, seed] for entry, seed in todo if (entry.name, seed) in failures]
+
+
+def _next(waiting: Sequence[Cell], times: CellTimes) -> Cell:
+    """The longest cell of the first seed; of those that are not known, the first."""
+    return max((cell for cell in waiting if cell[1] == waiting[0][1]), key=lambda cell: times.of(cell[0]))
 
 
 def _note(workers: Crew) -> str:
