@@ -47,7 +47,8 @@ def test_fewer_ratings_shrink_harder() -> None:
 
 
 def test_large_data_have_smaller_ensembles() -> None:
-    assert RULES["ensemble_size"](MOVIES) == 16
+    assert RULES["ensemble_size"](MOVIES) == RULES["ensemble_size"](EMBEDDED) == 24
+    assert RULES["ensemble_size"](BOOKS) == 16  # with affinities, networks are not merged
     assert RULES["ensemble_size"](replace(MOVIES, rows=2_000_000)) == 5
 
 

@@ -25,7 +25,8 @@ DISCOUNT = 0.8
 EPOCHS = 12
 FEW_EPOCHS = 8
 LONG_EPOCHS = 100_000  # training rows above which an epoch is worth more, and fewer are needed
-ENSEMBLE = 16
+ENSEMBLE = 24
+UNMERGED_ENSEMBLE = 16  # where as many networks as were trained have to answer
 SMALL_ENSEMBLE = 5
 MERGED = 5  # vectors of the merged network, in lengths of a member's
 MANY_ROWS = 1_000_000  # training rows above which the smaller ensemble is enough
@@ -116,8 +117,13 @@ def affinity_fields(size: DataSize) -> tuple[str, ...]:
 
 
 def ensemble_size(size: DataSize) -> int:
-    """Sixteen; five above a million ratings, where each member overfits less and costs more."""
-    return SMALL_ENSEMBLE if size.rows > MANY_ROWS else ENSEMBLE
+    """24, which are merged into one; 16 with affinities, which are not merged (methods/merge.py).
+
+    Five above a million ratings, where each member overfits less and costs more.
+    """
+    if size.rows > MANY_ROWS:
+        return SMALL_ENSEMBLE
+    return UNMERGED_ENSEMBLE if affinity_fields(size) else ENSEMBLE
 
 
 def merged_size(size: DataSize) -> int:
