@@ -140,16 +140,14 @@ def _merge_users(networks: Sequence[Network], network: Network, basis: _Basis) -
     network.user.load_state_dict(networks[0].user.state_dict())
     profile, profiles = network.user_prior.profile, [one.user_prior.profile for one in networks]
     assert profile is not None, "as `can_merge` says"
-    own = [dict(one.user.named_parameters()) for one in networks]
-    given = [dict(one.named_parameters()) for one in profiles if one is not None]
+    given = [one for one in profiles if one is not None]
     size = networks[0].user.width // max(len(networks[0].user.fields), 1)
-    for name, parameter in profile.named_parameters():
-        k = profile.place(name)
+    for k, field in enumerate(profile.fields):
         parts = [weights.shared_CK[k * size : (k + 1) * size] for weights in theta]
-        level = _mean([one[name] @ part_EK for one, part_EK in zip(own, parts, strict=True)])
-        merged = basis.prior([one[name] for one in given])
+        level = _mean([one.user.of(field) @ part_EK for one, part_EK in zip(networks, parts, strict=True)])
+        merged = basis.prior([one.of(field) for one in given])
         merged[:, -1:] += level
-        parameter.copy_(merged)
+        profile.of(field).copy_(merged)
 
 
 def _overwrite(into: nn.Module, sources: Sequence[nn.Module], merged: Callable[[Sequence[Tensor]], Tensor]) -> None:

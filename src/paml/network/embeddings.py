@@ -97,9 +97,9 @@ class FieldEmbedder(nn.Module):
         assert isinstance(table, nn.Parameter)
         return table
 
-    def place(self, parameter: str) -> int:
-        """Which field, by number, a parameter belongs to."""
-        return [_key(field) for field in self.fields].index(parameter.rpartition(".")[2])
+    def of(self, field: Field) -> Tensor:
+        """What is learned about a field: the embeddings of its codes or, of a number, weight and bias."""
+        return self.numbers[_key(field)] if field.kind is Kind.NUMERIC else self.table(field)
 
     def as_rows(self) -> Tensor:
         """The embedder as a table: an output is the weighted sum of the rows of its values, field after field.
@@ -109,7 +109,7 @@ class FieldEmbedder(nn.Module):
         """
         parts = []
         for k, field in enumerate(self.fields):
-            table = self.numbers[_key(field)] if field.kind is Kind.NUMERIC else self.table(field)
+            table = self.of(field)
             before = 0 if self._summed else k * table.shape[1]
             parts.append(pad(table, (before, self.width - before - table.shape[1])))
         return torch.cat(parts) if parts else self.nothing.new_zeros(0, self.width)
