@@ -3,7 +3,8 @@
 Both see the same test users with the same ratings, in turn, and score all items. LensKit's biased factorisation folds
 the user in and ranks; paml adapts an ensemble as in the recipe `tuned`, and ranks by its predicted ratings alone, as
 LensKit does, or by preference, which adapts a second ensemble. Times are processor time, with one thread: other work on
-the machine counts less than in time by the clock, though it still competes for caches.
+the machine counts less than in time by the clock, though it still competes for caches. Only users with a rated item
+that LensKit was trained on are measured, by both: the others get an empty list from it, in no time.
 
 PAML_BENCH_RUN names trained runs (as PATH does folders), which are measured on their data set in place of newly trained
 ones; PAML_BENCH_DATA a prepared data set; otherwise MovieLens-1M is prepared from the folder in PAML_DATA_HOME, or a
@@ -43,15 +44,18 @@ def data_set(folder: Path) -> paml.Dataset:
 
 
 def new_users(data: paml.Dataset) -> tuple[list[NewUser], list[tuple[np.ndarray, np.ndarray]]]:
-    """Test users with their support ratings, for paml (profile, ids) and for LensKit (item numbers)."""
+    """Test users whom both answer, with their support ratings, for paml (profile, ids) and LensKit (item numbers)."""
     first, _ = data.manifest.splits["test"]
     profiles = data.users().slice(first, USERS).select(field.name for field in data.schema.user).collect().to_dicts()
     ids = data.items().select("item").collect()["item"].to_list()
     rows = SplitRows.of(data, "test")
+    trained = np.unique(SplitRows.of(data, "train").item_N)
     ours, theirs = [], []
     for number, profile in enumerate(profiles):
         known = np.flatnonzero((rows.user_N == number) & rows.support_N)
         item, target = rows.item_N[known], rows.target_N[known]
+        if not np.isin(item, trained).any():
+            continue
         ours.append(NewUser(profile, [Rating(ids[i], float(y)) for i, y in zip(item, target, strict=True)]))
         theirs.append((item, target))
     return ours, theirs
@@ -115,7 +119,10 @@ def main() -> None:
         ours, theirs = new_users(data)
         rated = np.median([len(one.ratings) for one in ours])
         items = data.manifest.items
-        print(f"{data.manifest.source.name}: {len(ours)} test users, {rated:g} ratings (median), {items:,} items")
+        print(
+            f"{data.manifest.source.name}: {len(ours)} of {USERS} test users, whose items LensKit knows; "
+            f"{rated:g} ratings (median), {items:,} items"
+        )
         by_name, lenskit = predictors(runs), lenskit_caller(data)
         seconds: dict[str, list[float]] = {name: [] for name in (LENSKIT, *by_name)}
         together: dict[str, list[float]] = {name: [] for name in by_name}

@@ -152,6 +152,19 @@ def test_affinity_that_is_looked_up(
     check(predictor, new_users_of(predictor, PROFILES, {}))
 
 
+@pytest.mark.parametrize("target", ["rating", "click", "choice", "affinity"])
+def test_rows_that_are_multiplied_once_and_looked_up(
+    target: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
+    monkeypatch.setattr("paml.engine.joint.MAX_DISTINCT", 2.0)
+    for together in (2, 100):
+        monkeypatch.setattr("paml.engine.solo.TOGETHER", together)
+        monkeypatch.setattr("paml.recommend.solo.TOGETHER", together)
+        predictor = predictor_of(request.getfixturevalue(TARGETS[target][0]), tmp_path, "paml", TARGETS[target][1])
+        check(predictor, new_users_of(predictor, PROFILES, {}))
+
+
 @pytest.mark.parametrize("method", GRADIENT_METHODS)
 def test_levels_as_classes(method: str, world: paml.Dataset, tmp_path: Path) -> None:
     predictor = predictor_of(world, tmp_path, method, {**FACTORS, "head": "classes", "pseudo_count": 0.0})
@@ -194,7 +207,9 @@ def test_many_users_are_scored_member_by_member(
     monkeypatch.setattr(Affinity, "is_looked_up", lambda affinity, items: True)
     monkeypatch.setattr("paml.recommend.solo.TOGETHER", 2)
     predictor = predictor_of(world, tmp_path, "paml", TARGETS[target][1])
-    check(predictor, new_users_of(predictor, PROFILES, {}))
+    for cells in (1, 1 << 19):  # two users after the other, and all together
+        monkeypatch.setattr("paml.recommend.solo.CELLS_IN_CACHE", cells)
+        check(predictor, new_users_of(predictor, PROFILES, {}))
 
 
 @pytest.mark.parametrize("target", ["rating", "choice", "fields", "affinity"])

@@ -246,12 +246,13 @@ def on_scale_in_use(out: np.ndarray, low: float, high: float) -> np.ndarray:
     """The same in NumPy (solo.py)."""
     edge = EDGE * (high - low)
     inside: np.ndarray = out.clip(low + edge, high - edge)
-    beyond = np.flatnonzero(inside != out)
+    given_R, inside_R = out.ravel(order="K"), inside.ravel(order="K")  # as they lie in memory: nothing is copied
+    beyond = np.flatnonzero(inside_R != given_R)
     if len(beyond):
-        inside_T = inside.take(beyond)
-        over_T = out.take(beyond) - inside_T
+        inside_T = inside_R.take(beyond)
+        over_T = given_R.take(beyond) - inside_T
         squashed_T = inside_T + np.copysign(edge - edge * np.exp(np.abs(over_T) / -edge), over_T)
-        inside.put(beyond, squashed_T.clip(low, high))
+        inside_R.put(beyond, squashed_T.clip(low, high))
     return inside
 
 

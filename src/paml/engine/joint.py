@@ -10,7 +10,7 @@ the rows of the item bias are not adapted. This is the mathematics of `adapt` an
 and the offsets in one matrix; a test holds both to the same answers.
 
 Legend: M members, B users, N = M B, all users of the first member first; S support rows, I all items, R some of them,
-D inputs per row, C shared inputs, E entries of a row, K outputs.
+U distinct rows of items, D inputs per row, C shared inputs, E entries of a row, K outputs.
 """
 
 from collections.abc import Iterable
@@ -21,6 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
+
+MAX_DISTINCT = 0.75  # share of the items with distinct rows up to which equal ones are multiplied once
+ITEMS_AT_ONCE = 1 << 14  # whose rows are compared
+ITEMS_IN_CACHE = 1 << 12  # whose rows, of some hundred numbers, are still in the cache after they were multiplied
 
 
 @dataclass(frozen=True)
@@ -81,14 +85,51 @@ class Columns:
         return scale_ME
 
 
+class Repeats(NamedTuple):
+    """Items with equal rows: those that no training user met, if their fields are equal or count for nothing."""
+
+    item_U: Tensor
+    """An item of each distinct row."""
+    place_I: Tensor
+    """Which of the distinct rows an item has."""
+    log_count_U: Tensor
+    """log of the number of items that have it."""
+
+    @classmethod
+    def of(cls, rows_IME: Tensor) -> "Repeats | None":
+        """Those of a table, or None if too few rows repeat to make up for looking them up.
+
+        Rows with equal sums of randomly weighted entries are compared with each other.
+        """
+        rows_IE = rows_IME.flatten(1)
+        items, entries = rows_IE.shape
+        weight_E = torch.from_numpy(np.random.default_rng(0).standard_normal(entries)).to(rows_IE.device)
+        chunks = [slice(start, start + ITEMS_AT_ONCE) for start in range(0, items, ITEMS_AT_ONCE)]
+        sum_I = torch.cat([rows_IE[chunk].double() @ weight_E for chunk in chunks])
+        _, place_I, count_U = torch.unique(sum_I, return_inverse=True, return_counts=True)
+        if len(count_U) >= MAX_DISTINCT * items:
+            return None
+        item_U = torch.empty_like(count_U).scatter_(0, place_I, torch.arange(items, device=place_I.device))
+        if not all(torch.equal(rows_IE[chunk], rows_IE[item_U[place_I[chunk]]]) for chunk in chunks):
+            return None
+        return cls(item_U, place_I, count_U.to(rows_IE).log())
+
+
 class JointTable:
     """The rows of all items, members side by side, without what is looked up (affinity) or given later (context)."""
 
     def __init__(self, rows_IME: Tensor) -> None:
-        """They are kept twice: item by item, to be looked up, and entry by entry, to be multiplied."""
+        """They are kept twice: item by item, to be looked up, and entry by entry, to be multiplied.
+
+        If many items have the same row, it is multiplied once.
+        """
         self.rows_IME = on_large_pages(rows_IME)
-        self._entries_MEI = on_large_pages(rows_IME.permute(1, 2, 0))
-        self._rows, self._entries = self.rows_IME.numpy(force=True), self._entries_MEI.numpy(force=True)
+        self._repeats = Repeats.of(self.rows_IME)
+        self._rows_UME = self.rows_IME if self._repeats is None else self.rows_IME[self._repeats.item_U]
+        self._entries_MEU = on_large_pages(self._rows_UME.permute(1, 2, 0))
+        self._rows, self._entries = self.rows_IME.numpy(force=True), self._entries_MEU.numpy(force=True)
+        self._place_I = None if self._repeats is None else self._repeats.place_I.numpy(force=True)
+        self._log_count_U = None if self._repeats is None else self._repeats.log_count_U.numpy(force=True)
 
     def __len__(self) -> int:
         return len(self.rows_IME)
@@ -106,7 +147,7 @@ class JointTable:
     @property
     def smallest_chunk(self) -> int:
         """The least number of items that a chunk should have."""
-        return 1
+        return 1 if self._repeats is None else len(self._repeats.item_U)
 
     def rows(self, index_R: Tensor) -> Tensor:
         """The rows of some items, (R, M, E)."""
@@ -116,7 +157,11 @@ class JointTable:
     def times(self, weights_NEK: Tensor, items: slice = slice(None)) -> Tensor:
         """Outputs of a chunk of the items for all users, (N, K, R)."""
         N, E, K = weights_NEK.shape
-        out_MQR = weights_NEK.mT.reshape(self.members, -1, E) @ self._entries_MEI[..., items]
+        weights_MQE = weights_NEK.mT.reshape(self.members, -1, E)
+        if self._repeats is None:
+            out_MQR = weights_MQE @ self._entries_MEU[..., items]
+        else:
+            out_MQR = (weights_MQE @ self._entries_MEU).index_select(2, self._repeats.place_I[items])
         return out_MQR.view(N, K, -1)
 
     def expected(self, weights_NE1: Tensor) -> Tensor:
@@ -125,8 +170,9 @@ class JointTable:
         This is attention over the items, with members as heads: PyTorch's fast form wants four dimensions.
         """
         queries_1MBE = weights_NE1.view(1, self.members, -1, self.width)
-        keys_1MIE = self.rows_IME.transpose(0, 1).unsqueeze(0)
-        found_1MBE = scaled_dot_product_attention(queries_1MBE, keys_1MIE, keys_1MIE, scale=1.0)
+        keys_1MUE = self._rows_UME.transpose(0, 1).unsqueeze(0)
+        added_11U = None if self._repeats is None else self._repeats.log_count_U.expand(1, queries_1MBE.shape[2], -1)
+        found_1MBE = scaled_dot_product_attention(queries_1MBE, keys_1MUE, keys_1MUE, added_11U, scale=1.0)
         return found_1MBE.reshape(weights_NE1.shape)
 
     def solo_rows(self, index_R: np.ndarray) -> np.ndarray:
@@ -135,33 +181,54 @@ class JointTable:
 
     def by_member(self, weights_MBE: np.ndarray) -> Iterable[np.ndarray]:
         """Outputs of all items for several users, one member after the other, (B, I) each."""
-        return (weights_BE @ entries_EI for weights_BE, entries_EI in zip(weights_MBE, self._entries, strict=True))
+        pairs = zip(weights_MBE, self._entries, strict=True)
+        return (self._of_items(weights_BE @ entries_EU) for weights_BE, entries_EU in pairs)
 
     def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, (M, I)."""
-        out_MI: np.ndarray = (weights_ME[:, None] @ self._entries)[:, 0]
-        return out_MI
+        return self._of_items(self._solo_distinct(weights_ME))
 
     def solo_mean(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, averaged over members, (I)."""
-        mean_I: np.ndarray = (weights_ME / self.members).reshape(-1) @ self._entries.reshape(-1, len(self))
-        return mean_I
+        entries_QU = self._entries.reshape(weights_ME.size, -1)
+        return self._of_items((weights_ME / self.members).reshape(-1) @ entries_QU)
 
     def solo_mean_row(self, chance_I: np.ndarray) -> np.ndarray:
         """The mean of all rows under these chances, (M, E)."""
+        if self._place_I is not None:
+            chance_I = np.bincount(self._place_I, chance_I).astype(chance_I.dtype)
         mean_ME: np.ndarray = self._entries @ chance_I
         return mean_ME
 
     def solo_expected(self, weights_ME: np.ndarray) -> np.ndarray:
-        """The mean of all rows under one user's chances, member by member while its table is in the cache, (M, E)."""
-        sum_ME, p_I = np.empty_like(weights_ME), np.empty(len(self), dtype=weights_ME.dtype)
-        for weights_E, entries_EI, sum_E in zip(weights_ME, self._entries, sum_ME, strict=True):
-            np.dot(weights_E, entries_EI, out=p_I)
-            p_I -= p_I.max()
-            np.exp(p_I, out=p_I)
-            np.dot(entries_EI, p_I, out=sum_E)
+        """The mean of all rows under one user's chances, (M, E).
+
+        Rows are multiplied by the weights and then by the chances, a part of them after the other so that they are
+        still in the cache; relative to the highest output so far, lest exp grows too large.
+        """
+        sum_ME = np.zeros_like(weights_ME)
+        for weights_E, entries_EU, sum_E in zip(weights_ME, self._entries, sum_ME, strict=True):
+            highest = -np.inf
+            for start in range(0, entries_EU.shape[1], ITEMS_IN_CACHE):
+                entries_ER = entries_EU[:, start : start + ITEMS_IN_CACHE]
+                p_R = weights_E @ entries_ER
+                if self._log_count_U is not None:
+                    p_R += self._log_count_U[start : start + ITEMS_IN_CACHE]
+                highest, before = max(highest, p_R.max()), highest
+                sum_E *= np.exp(before - highest)
+                p_R -= highest
+                sum_E += entries_ER @ np.exp(p_R, out=p_R)
         sum_ME /= sum_ME[:, :1].copy()  # the first entry of every row is 1
         return sum_ME
+
+    def _solo_distinct(self, weights_ME: np.ndarray) -> np.ndarray:
+        """Outputs of the distinct rows for one user, (M, U)."""
+        out_MU: np.ndarray = (weights_ME[:, None] @ self._entries)[:, 0]
+        return out_MU
+
+    def _of_items(self, out_U: np.ndarray) -> np.ndarray:
+        """Outputs of all items from those of distinct rows, (..., I)."""
+        return out_U if self._place_I is None else out_U.take(self._place_I, axis=-1)
 
 
 class JointKnown(NamedTuple):

@@ -190,18 +190,23 @@ class JointAffinityTable(JointTable):
 
     def by_member(self, weights_MBE: np.ndarray) -> Iterable[np.ndarray]:
         """Outputs of all items for several users, one member after the other, (B, I) each."""
-        out_N1I = self.times(torch.from_numpy(weights_MBE).flatten(0, 1).unsqueeze(-1))
-        return out_N1I.view(*weights_MBE.shape[:2], -1).numpy()
+        learned = super().width
+        parts = zip(super().by_member(weights_MBE[..., :learned]), weights_MBE, self._entries_MWV, strict=True)
+        for out_BI, weights_BE, entries_WV in parts:
+            value_VB = (torch.from_numpy(weights_BE[:, learned:]) @ entries_WV).T.contiguous()
+            sum_IB = _summed_by_item(value_VB, self._code_T, self._weight_T, self._offset_N1, slice(None))
+            out_BI += sum_IB.numpy().T
+            yield out_BI
 
     def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, (M, I)."""
         learned = super().width
         value_MV = (weights_ME[:, None, learned:] @ self._entries_MWV.numpy())[:, 0]
         value_VM = torch.from_numpy(np.ascontiguousarray(value_MV.T))
-        sum_IM = _summed_by_item(value_VM, self._code_T, self._weight_T, self._offset_N1, slice(None))
-        out_MI = super().solo_times(weights_ME[:, :learned])
-        out_MI += sum_IM.numpy().T
-        return out_MI
+        out_IM = _summed_by_item(value_VM, self._code_T, self._weight_T, self._offset_N1, slice(None)).numpy()
+        learned_UM = np.ascontiguousarray(self._solo_distinct(weights_ME[:, :learned]).T)
+        out_IM += learned_UM if self._place_I is None else learned_UM.take(self._place_I, axis=0)
+        return out_IM.T
 
     def solo_mean(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, averaged over members, (I)."""

@@ -23,6 +23,8 @@ from paml.network.user_prior import FULL_WEIGHT
 from paml.recommend.fields import FieldTable
 from paml.recommend.requests import EncodedUser
 
+CELLS_IN_CACHE = 1 << 19  # outputs of several users that are still in the cache when the next member's are added
+
 
 @dataclass(frozen=True)
 class SoloUser:
@@ -113,8 +115,10 @@ class Solo:
         if users < TOGETHER:
             return np.stack([self._score_all(weights_MBE[:, b]) for b in range(users)])
         mean_BI = np.zeros((users, len(self.table)), dtype=weights_MBE.dtype)
-        for out_BI in self.table.by_member(weights_MBE):  # while it is in the cache
-            mean_BI += self._predicted(out_BI)
+        at_once = max(TOGETHER, CELLS_IN_CACHE // len(self.table))
+        for some in (slice(start, start + at_once) for start in range(0, users, at_once)):
+            for out_BI in self.table.by_member(weights_MBE[:, some]):
+                mean_BI[some] += self._predicted(out_BI)
         mean_BI /= members
         return mean_BI
 
@@ -133,7 +137,8 @@ class Solo:
 
     def _mean(self, out_MR: np.ndarray) -> np.ndarray:
         """The members' predictions, averaged, (R)."""
-        mean_R: np.ndarray = np.add.reduce(self._predicted(out_MR), axis=0) / len(out_MR)
+        members = len(out_MR)
+        mean_R: np.ndarray = np.full(members, 1 / members, dtype=out_MR.dtype) @ self._predicted(out_MR)
         return mean_R
 
     def _prior(self, chosen_MSG: np.ndarray) -> np.ndarray:
