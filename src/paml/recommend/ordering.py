@@ -77,10 +77,10 @@ class Ordering:
         return linked_BK.numpy()
 
     def _links(self, user: EncodedUser) -> tuple[np.ndarray, np.ndarray]:
-        """One user's rows of F above M, and their weights, (T) each."""
+        """One user's rows of F and of M, which lie in turn, and their weights, (T) each."""
         place_S = self._place_I[user.index_S]
         x_S = np.interp(user.y_S, self._level_L, self._weight_L) * (place_S >= 0)
         few, many = link_weights(self._blend, float(len(place_S)))
         place_S = np.maximum(place_S, 0)
-        weight_T = np.concatenate([few * x_S, many * x_S]).astype(np.float32)
-        return np.concatenate([place_S, place_S + len(self._item_K)]), weight_T
+        weight_T = np.multiply.outer(x_S, (few, many)).astype(np.float32).ravel()
+        return np.add.outer(2 * place_S, (0, 1)).ravel(), weight_T

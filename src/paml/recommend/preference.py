@@ -100,7 +100,7 @@ class Preference(nn.Module):
     place_I: Tensor
     """Where an item is among the covered ones; -1 if it is not."""
     link_QK: Tensor
-    """F above M, of which `few_KK` and `many_KK` are views, so that both are summed at once."""
+    """The rows of F and of M in turn, of which `few_KK` and `many_KK` are views: whoever reads one reads both."""
 
     def __init__(self, schema: Schema, vocabulary: dict[str, int], tensors: dict[str, Tensor], blend: Blend) -> None:
         """`tensors` are those that `state_dict` returns."""
@@ -112,8 +112,9 @@ class Preference(nn.Module):
         for name in STATE:
             tensor = tensors[name]
             self.register_buffer(name, tensor.float() if tensor.is_floating_point() else tensor)
-        self.register_buffer("link_QK", on_large_pages(torch.cat([self.few_KK, self.many_KK])), persistent=False)
-        self.few_KK, self.many_KK = self.link_QK.chunk(2) if self.links_items else (self.few_KK, self.many_KK)
+        in_turn_QK = torch.stack([self.few_KK, self.many_KK], dim=1).flatten(0, 1)
+        self.register_buffer("link_QK", on_large_pages(in_turn_QK), persistent=False)
+        self.few_KK, self.many_KK = self.link_QK[0::2], self.link_QK[1::2]
         place_I = torch.full((len(self.log_share_I),), -1)
         place_I[self.item_K] = torch.arange(len(self.item_K))
         self.register_buffer("place_I", place_I, persistent=False)
