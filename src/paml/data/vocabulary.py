@@ -110,10 +110,12 @@ class FieldEncoder:
         assert isinstance(self._fitted, Categories)
         if value is None:
             return 0
+        prefix = self._fitted.prefix
+        if isinstance(value, str):
+            return self._codes.get(value[:prefix], 0)
         texts = texts_of(value)
         if not texts:
             raise self._error(value, "text or a number")
-        prefix = self._fitted.prefix
         return next((code for text in texts if (code := self._codes.get(text[:prefix]))), 0)
 
     def _list(self, value: Any) -> list[int]:

@@ -154,7 +154,7 @@ class JointClosedForm:
         """A user's features, (M, S, E), residuals, (M, S), and variances, (M)."""
         residual_MS = known.y_MS - (weights_ME[:, None] @ known.rows_MSE.transpose(0, 2, 1))[:, 0]
         features_MSE = known.rows_MSE * self.scale_ME.numpy(force=True)[:, None]
-        return features_MSE, residual_MS, rate.per_user_M.clip(min=MIN_VARIANCE)
+        return features_MSE, residual_MS, np.maximum(rate.per_user_M, MIN_VARIANCE)
 
     def _choose(self, known: JointKnown, weights_NE1: Tensor, variance_MB: Tensor) -> Tensor:
         """The rows are all items: d + (n Cov + 1 / alpha)^-1 (sum_j k_j z_j - n E[z] - d / alpha), step by step."""

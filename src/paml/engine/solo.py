@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg.blas import ssyrk
 from scipy.linalg.lapack import sposv
 
 from paml.engine.joint import Columns, JointTable
@@ -144,9 +145,18 @@ def _in_rows(features_MSE: np.ndarray) -> bool:
 
 def _solved(features_MSE: np.ndarray, variance_M: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The smaller system's solutions for right sides of all members, (M, X) or (M, X, Y)."""
-    features_MES = features_MSE.transpose(0, 2, 1)
-    system_MXX = features_MSE @ features_MES if _in_rows(features_MSE) else features_MES @ features_MSE
+    system_MXX = _systems(features_MSE)
     np.einsum("mxx->mx", system_MXX)[...] += (0.5 / variance_M)[:, None]
     # LAPACK's columns are our rows, which does not matter to a symmetric matrix
     pairs = zip(system_MXX, right, strict=True)
     return np.stack([sposv(system_XX.T, one, lower=True, overwrite_a=True)[1] for system_XX, one in pairs])
+
+
+def _systems(features_MSE: np.ndarray) -> np.ndarray:
+    """The smaller of X X^T and X^T X of all members, (M, X, X); of a single one only the triangle that is solved."""
+    in_rows, features_MES = _in_rows(features_MSE), features_MSE.transpose(0, 2, 1)
+    if len(features_MSE) == 1:
+        system_MXX: np.ndarray = ssyrk(1.0, features_MES[0], trans=in_rows, lower=True).T[None]
+    else:
+        system_MXX = features_MSE @ features_MES if in_rows else features_MES @ features_MSE
+    return system_MXX

@@ -14,19 +14,23 @@ def best(score_R: np.ndarray, n: int, excluded: np.ndarray | None = None) -> tup
         score_R = score_R.copy()
         score_R[excluded] = -np.inf
         n = min(n, len(score_R) - len(excluded))
-    least = nth_highest(score_R, n) if 0 < n < len(score_R) else -np.inf
-    kept = np.flatnonzero(score_R >= least)
-    best_n = kept[np.argsort(-score_R[kept], kind="stable")[:n]]
+    kept = _reaching(score_R, n) if 0 < n < len(score_R) else np.arange(len(score_R))
+    best_n = kept[np.argsort(-score_R[kept], kind="stable")[: max(n, 0)]]
     return best_n, score_R[best_n]
 
 
 def nth_highest(score_R: np.ndarray, n: int) -> float:
-    """The n-th highest score: one of the few that reach the n-th highest maximum of a block of scores."""
+    """The n-th highest score."""
+    score_T = score_R[_reaching(score_R, n)]
+    score_T.sort()
+    return float(score_T[-n])
+
+
+def _reaching(score_R: np.ndarray, n: int) -> np.ndarray:
+    """Positions of few scores with the n highest among them: of those that reach the n-th highest of blocks' maxima."""
     blocks = len(score_R) // BLOCK
     if n > blocks:
-        return float(np.partition(score_R, -n)[-n])
+        return np.flatnonzero(score_R >= np.partition(score_R, -n)[-n])
     highest_B = np.maximum.reduce(score_R[: blocks * BLOCK].reshape(blocks, BLOCK), axis=1)
     highest_B.sort()
-    reached_T = score_R[score_R >= highest_B[-n]]
-    reached_T.sort()
-    return float(reached_T[-n])
+    return np.flatnonzero(score_R >= highest_B[-n])

@@ -91,11 +91,14 @@ class Catalogue:
 
     def rows(self, items: Sequence[object]) -> np.ndarray:
         """The rows of several items."""
+        return np.array(self.places(items), dtype=np.int64)
+
+    def places(self, items: Sequence[object]) -> list[int]:
+        """The same as plain numbers."""
         try:
-            rows = [*map(self._row.__getitem__, items)]  # type: ignore[arg-type]
+            return [*map(self._row.__getitem__, items)]  # type: ignore[arg-type]
         except (KeyError, TypeError):  # an unknown item, or a number
-            rows = [self.row(item) for item in items]
-        return np.array(rows, dtype=np.int64)
+            return [self.row(item) for item in items]
 
     def search(self, text: str, limit: int = 20) -> list[CatalogueItem]:
         """Items whose title or id contains all words of `text`, ignoring case and accents; best-known first.

@@ -27,7 +27,7 @@ from paml.recommend.explain import (
     planned_effects_on_rating,
 )
 from paml.recommend.members import AdaptedUsers, Member, Members
-from paml.recommend.ordering import Ordering
+from paml.recommend.ordering import Ordering, log_softmax
 from paml.recommend.plan import Plan, PlannedUsers
 from paml.recommend.preference import By, Preference, orders
 from paml.recommend.rate_profile import ReferenceUsers
@@ -155,7 +155,7 @@ class Predictor:
         chooser, chosen = self, adapted
         if self.choice is not None:
             chooser, chosen = self.choice, self.choice.adapted(encoded)
-        log_p_BI = torch.log_softmax(chooser.score_all(chosen), dim=1).numpy()
+        log_p_BI = log_softmax(chooser.score_all(chosen).numpy())
         base_BI = self.ordering.without_rating(encoded, log_p_BI)
         bounded = self.bounds is not None  # then few items need a rating
         rated = [None] * len(encoded) if bounded else [*self.score_all(adapted).numpy()]

@@ -9,7 +9,6 @@ Legend: B new users, S support rows.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field as dataclass_field
-from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -47,8 +46,6 @@ class Rating:
     value: float
     context: Values = dataclass_field(default_factory=dict)
 
-
-_PARTS = attrgetter("item", "value", "context")
 
 Ratings = Mapping[str, float] | Sequence[Rating] | Sequence[tuple[str, float]]
 """How people give ratings: values by item, a list of `paml.Rating`, or pairs of item and value."""
@@ -179,16 +176,18 @@ class Encoding:
             return new_user.encoded
         profile, ratings = new_user.profile, new_user.ratings
         _check_names(profile, self._profile_names, "profile field")
-        items, values, given = zip(*map(_PARTS, ratings), strict=True) if ratings else ((), (), ())
-        index_S = self._catalogue.rows(items)
-        if len(set(index_S.tolist())) < len(ratings):
+        places = self._catalogue.places([rating.item for rating in ratings])
+        if len(set(places)) < len(ratings):
             _refuse_duplicates(ratings)
+        values = [rating.value for rating in ratings]
         if not (PLAIN.issuperset(map(type, values)) and self._levels.issuperset(values)):
-            values = tuple(self._checked(rating) for rating in ratings)
-        y_S = np.array(values, dtype=np.float32)
-        contexts = [self._looked_up(context) for context in given] if self._context or any(given) else []
+            values = [self._checked(rating) for rating in ratings]
+        given = [rating.context for rating in ratings]
         return EncodedUser(
-            {name: one.value(profile.get(name)) for name, one in self._users.items()}, index_S, y_S, contexts
+            {name: one.value(profile.get(name)) for name, one in self._users.items()},
+            np.array(places, dtype=np.int64),
+            np.array(values, dtype=np.float32),
+            [self._looked_up(context) for context in given] if self._context or any(given) else [],
         )
 
     def context(self, context: Values | None) -> Values | None:

@@ -114,12 +114,16 @@ class Solo:
         members, users, _ = weights_MBE.shape
         if users < TOGETHER:
             return np.stack([self._score_all(weights_MBE[:, b]) for b in range(users)])
-        mean_BI = np.zeros((users, len(self.table)), dtype=weights_MBE.dtype)
-        at_once = max(TOGETHER, CELLS_IN_CACHE // len(self.table))
+        at_once, sums = max(TOGETHER, CELLS_IN_CACHE // len(self.table)), []
         for some in (slice(start, start + at_once) for start in range(0, users, at_once)):
-            for out_BI in self.table.by_member(weights_MBE[:, some]):
-                mean_BI[some] += self._predicted(out_BI)
-        mean_BI /= members
+            of_members = map(self._predicted, self.table.by_member(weights_MBE[:, some]))
+            sum_BI = next(of_members)
+            for predicted_BI in of_members:
+                sum_BI += predicted_BI
+            sums.append(sum_BI)
+        mean_BI = sums[0] if len(sums) == 1 else np.concatenate(sums)
+        if members > 1:
+            mean_BI /= members
         return mean_BI
 
     def _score_all(self, weights_ME: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from paml.recommend.candidates import MAX_LIST
 from paml.recommend.elicitation import MAX_MEMBERS, Question, best_question
 from paml.recommend.explain import Reason, effects_on_preference
 from paml.recommend.members import AdaptedUsers
+from paml.recommend.ordering import log_softmax
 from paml.recommend.plan import PlannedUsers
 from paml.recommend.preference import By, check_order
 from paml.recommend.rate_profile import RateProfile
@@ -324,14 +325,13 @@ class User:
             self._known.output_I = self.predictor.score_all(self.adapted)[0].numpy()
         return self._known.output_I
 
-    @torch.inference_mode()
     def _log_chances(self) -> np.ndarray:
         """Log chances of being chosen, (I), which depend on no context."""
         if self._known.log_p_I is None:
             chooser = self._chooser
             is_own = chooser is self.predictor
-            output_I = torch.from_numpy(self._outputs(None)) if is_own else chooser.score_all(self._chosen())[0]
-            self._known.log_p_I = torch.log_softmax(output_I, dim=0).numpy()
+            output_I = self._outputs(None) if is_own else chooser.score_all(self._chosen())[0].numpy()
+            self._known.log_p_I = log_softmax(output_I)
         return self._known.log_p_I
 
     def _base(self) -> np.ndarray:
