@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +29,11 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     """Checkpoints after every third batch; the next training is stopped after some steps, if that many are left."""
     step, left = Trainer._outer_step, [10**9]
 
-    def counted(trainer: Trainer, batches: list[object], users: list[int]) -> float:
+    def counted(trainer: Trainer, *given: Any) -> float:
         if left[0] == 0:
             raise StoppedError
         left[0] -= 1
-        return step(trainer, batches, users)  # type: ignore[arg-type]
+        return step(trainer, *given)
 
     monkeypatch.setattr(Trainer, "_outer_step", counted)
     monkeypatch.setattr(loop, "CHECKPOINT_BATCHES", 3)

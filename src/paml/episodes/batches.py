@@ -102,21 +102,16 @@ class Loader:
 
         With a `share`, only those users; candidates are still those of the whole batch.
         """
-        S = batch.support.row_BL.shape[1]
-        row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
-        if end is not None and row_BL.max() >= end:  # not an assertion, which `python -O` would remove
-            raise LeakageError("training read a row of another split", remedy="report a bug")
-        item_BL, part = self._item[row_BL], slice(None) if share is None else share.part
-        if self._candidates is None:
-            item_N, index, log_chance_N = *np.unique(item_BL[part], return_inverse=True), None
-            index = index.reshape(item_BL[part].shape)
-        else:
-            item_N, index, log_chance_N = self._candidates.draw(item_BL)
-            index = index.reshape(item_BL.shape)[part]
-        index_BL, whole = torch.from_numpy(np.ascontiguousarray(index)).to(self._device), None
+        S, given, whole = batch.support.row_BL.shape[1], batch, None
         if share is not None:
-            whole = Whole(share, lambda: self._index(item_BL)[:, :S])
-            batch = batch.of(part)
+            whole = Whole(share, lambda: self._distinct(given, end)[1][:, :S])
+            batch = batch.of(share.part)
+        if share is None or self._candidates is None:
+            item_N, index_BL, log_chance_N = self._distinct(batch, end)
+        else:
+            item_N, index_BL, log_chance_N = self._distinct(given, end)
+            index_BL = index_BL[share.part]
+        block_BL = torch.from_numpy(np.ascontiguousarray(index_BL)).to(self._device)
         if len(item_N) == self._item_count:
             items, item = self.all_items()
         else:
@@ -125,18 +120,24 @@ class Loader:
             users=self._users.rows(batch.user_B).to(self._device),
             items=items,
             item_N=item,
-            support=self._block(batch.support, index_BL[:, :S]),
+            support=self._block(batch.support, block_BL[:, :S]),
             user_B=batch.user_B,
-            query=self._block(batch.query, index_BL[:, S:]),
+            query=self._block(batch.query, block_BL[:, S:]),
             log_chance_N=None if log_chance_N is None else log_chance_N.to(self._device, self._dtype),
             whole=whole,
         )
 
-    def _index(self, item_BL: np.ndarray) -> np.ndarray:
-        """Where a batch's items are among its distinct items, or candidates."""
-        if self._candidates is None:
-            return np.unique(item_BL, return_inverse=True)[1].reshape(item_BL.shape)
-        return self._candidates.draw(item_BL)[1].reshape(item_BL.shape)
+    def _distinct(self, batch: TaskBatch, end: int | None) -> tuple[np.ndarray, np.ndarray, Tensor | None]:
+        """A batch's distinct items, or candidates; where those of its rows are among them; and their log chances."""
+        row_BL = np.concatenate([batch.support.row_BL, batch.query.row_BL], axis=1)
+        if end is not None and row_BL.max() >= end:  # not an assertion, which `python -O` would remove
+            raise LeakageError("training read a row of another split", remedy="report a bug")
+        item_BL = self._item[row_BL]
+        if self._candidates is not None:
+            item_N, index, log_chance_N = self._candidates.draw(item_BL)
+        else:
+            item_N, index, log_chance_N = *np.unique(item_BL, return_inverse=True), None
+        return item_N, index.reshape(item_BL.shape), log_chance_N
 
     def all_items(self) -> tuple[Features, Tensor]:
         """The fields of all items, and their rows; looked up once."""

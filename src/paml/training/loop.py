@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader, TensorBatch
 from paml.episodes.candidates import Candidates
-from paml.episodes.tasks import Tasks
+from paml.episodes.tasks import TaskBatch, Tasks
 from paml.errors import FormatError, TrainingError
 from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import choice_loss, evaluate_tasks
@@ -33,6 +34,7 @@ from paml.progress import Progress, Step
 from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
+from paml.training.ahead import Ahead
 from paml.training.ema import WeightAverage
 from paml.training.loggers import OpenLogger, Training, logging_to
 from paml.training.merging import merged
@@ -152,17 +154,14 @@ class Trainer:
             )
             for rng in (self._rngs[k] for k in self._own)
         ]
-        started, users_before, end = time.perf_counter(), position.users_done, int(self._tasks.offsets[-1])
-        for number, task_batches in enumerate(zip(*episodes, strict=True)):
-            if number < position.batch:
-                continue  # done before the training was interrupted
-            ranks = Ranks() if self._by_members else self._ranks
-            shares = [share_of(ranks, len(batch.user_B)) for batch in task_batches]
-            loaded = [self._loader.load(batch, end, share) for batch, share in zip(task_batches, shares, strict=True)]
-            position.loss_sum += self._outer_step(loaded, [len(batch.user_B) for batch in task_batches])
-            users = len(task_batches[0].user_B)
+        started, users_before = time.perf_counter(), position.users_done
+        left = islice(zip(*episodes, strict=True), position.batch, None)  # after those before an interruption
+        batches = Ahead((self._loaded(one), [len(batch.user_B) for batch in one]) for one in left)
+        for loaded, users_M in batches:
+            position.loss_sum += self._outer_step(loaded, users_M, batches.prepare)
+            users = users_M[0]
             position.users_done += users
-            position.batch = number + 1
+            position.batch += 1
             speed = (position.users_done - users_before) / (time.perf_counter() - started)
             step.advance(users, f"epoch {position.epoch + 1} · {speed:,.0f} users/s{self._best_note()}")
             if position.batch % self._checkpoint_batches == 0:
@@ -173,10 +172,16 @@ class Trainer:
         position.seconds += time.perf_counter() - started
         self._end_epoch()
 
-    def _outer_step(self, batches: list[TensorBatch], users: list[int]) -> float:
+    def _loaded(self, batches: Iterable[TaskBatch]) -> list[TensorBatch]:
+        """A batch for each member, or the share of it that is this rank's."""
+        ranks, end = Ranks() if self._by_members else self._ranks, int(self._tasks.offsets[-1])
+        return [self._loader.load(batch, end, share_of(ranks, len(batch.user_B))) for batch in batches]
+
+    def _outer_step(self, batches: list[TensorBatch], users: list[int], meanwhile: Callable[[], None]) -> float:
         """One step of the outer optimiser, a batch for each member; returns the sum of the meta-loss over users.
 
-        `users` are those of whole batches, of which other ranks may have a share.
+        `users` are those of whole batches, of which other ranks may have a share; `meanwhile` is done while they are
+        waited for.
         """
         self._optimizer.zero_grad()
         members = [self._ensemble.members[k] for k in self._own]
@@ -191,7 +196,7 @@ class Trainer:
         if self._ranks.size == 1 or self._by_members:
             loss_M.sum().backward()  # type: ignore[no-untyped-call]
         else:
-            values, found = shared_backward(self._ranks, members, found, batches)
+            values, found = shared_backward(self._ranks, members, found, batches, meanwhile)
         for member in members if self._outer.clip_norm else ():
             torch.nn.utils.clip_grad_norm_(member.parameters(), self._outer.clip_norm)
         self._optimizer.step()

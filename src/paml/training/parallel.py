@@ -8,7 +8,7 @@ and will store is gathered, in the batch's order, and every rank finishes the st
 By members, each rank trains every n-th member by itself, and tells the others before weights are validated or stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -32,15 +32,22 @@ def share_of(ranks: Ranks, users: int) -> Share | None:
 
 
 def shared_backward(
-    ranks: Ranks, members: Sequence[Learner], found: Sequence[MetaLoss], batches: Sequence[TensorBatch]
+    ranks: Ranks,
+    members: Sequence[Learner],
+    found: Sequence[MetaLoss],
+    batches: Sequence[TensorBatch],
+    meanwhile: Callable[[], None],
 ) -> tuple[np.ndarray, list[MetaLoss]]:
-    """The members' losses of whole batches, with their gradients, and the memory updates of all ranks."""
+    """The members' losses of whole batches, with their gradients, and the memory updates of all ranks.
+
+    `meanwhile` is done while gradients are on their way.
+    """
     weight_M = torch.stack([_weight(loss, batch) for loss, batch in zip(found, batches, strict=True)])
     value_M = torch.stack([loss.value for loss in found])
     loss_M = value_M * weight_M
     loss_M.sum().backward()  # type: ignore[no-untyped-call]
     own = zip(members, torch.stack([loss_M.detach(), weight_M], dim=1), strict=True)
-    sums = [_sum_gradients(ranks, member, loss_and_weight) for member, loss_and_weight in own]
+    sums = [_sum_gradients(ranks, member, loss_and_weight, meanwhile) for member, loss_and_weight in own]
     steps = [
         loss if loss.memory is None else loss._replace(memory=_gathered(ranks, loss.memory, _counts(batch), total))
         for loss, batch, (_, total) in zip(found, batches, sums, strict=True)
@@ -59,7 +66,9 @@ def _weight(loss: MetaLoss, batch: TensorBatch) -> Tensor:
     return loss.value.new_tensor(float(len(batch.user_B))) if loss.weight is None else loss.weight.detach()
 
 
-def _sum_gradients(ranks: Ranks, member: Learner, loss_and_weight: Tensor) -> tuple[float, float]:
+def _sum_gradients(
+    ranks: Ranks, member: Learner, loss_and_weight: Tensor, meanwhile: Callable[[], None]
+) -> tuple[float, float]:
     """Sum a member's gradients over ranks, and what its loss is divided by; returns the sums of loss and weight.
 
     All of it is one message, as messages take longer than what is in them; of sparse gradients only the rows that were
@@ -68,7 +77,7 @@ def _sum_gradients(ranks: Ranks, member: Learner, loss_and_weight: Tensor) -> tu
     learned = [parameter for parameter in member.parameters() if parameter.grad is not None]
     whole = [one for one in learned if one.grad is not None and not one.grad.is_sparse]
     parts = [one.grad.flatten() for one in whole if one.grad is not None]
-    flat = ranks.sum(torch.cat([*parts, loss_and_weight]))
+    flat = ranks.sum(torch.cat([*parts, loss_and_weight]), meanwhile)
     value, weight = flat[-2:].tolist()
     total = weight if weight > 0 else 1.0
     for one, gradient in zip(whole, torch.split(flat[:-2] / total, [one.numel() for one in whole]), strict=True):

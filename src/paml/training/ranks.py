@@ -33,8 +33,8 @@ class Ranks:
         """Whether this rank writes files and shows progress."""
         return self.rank == 0
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks."""
+    def sum(self, tensor: Tensor, meanwhile: Callable[[], None] | None = None) -> Tensor:
+        """The sum over all ranks; `meanwhile` is done while others are waited for."""
         return tensor
 
     def gather(self, part: Tensor) -> list[Tensor]:
@@ -59,10 +59,13 @@ class Together(Ranks):
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def sum(self, tensor: Tensor, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """The sum over all ranks, the same bit by bit for all."""
         total = tensor.clone()
-        dist.all_reduce(total)
+        under_way = dist.all_reduce(total, async_op=True)
+        if meanwhile is not None:
+            meanwhile()
+        under_way.wait()
         return total
 
     def gather(self, part: Tensor) -> list[Tensor]:
