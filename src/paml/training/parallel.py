@@ -80,7 +80,8 @@ def _sum_gradients(
     flat = ranks.sum(torch.cat([*parts, loss_and_weight]), meanwhile)
     value, weight = flat[-2:].tolist()
     total = weight if weight > 0 else 1.0
-    for one, gradient in zip(whole, torch.split(flat[:-2] / total, [one.numel() for one in whole]), strict=True):
+    mean = flat[:-2].div_(total)
+    for one, gradient in zip(whole, torch.split(mean, [one.numel() for one in whole]), strict=True):
         one.grad = gradient.view_as(one)
     for one in learned:
         if one.grad is not None and one.grad.is_sparse:

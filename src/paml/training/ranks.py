@@ -34,7 +34,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, tensor: Tensor, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """The sum over all ranks; `meanwhile` is done while others are waited for."""
+        """The sum over all ranks, in place; `meanwhile` is done while others are waited for."""
         return tensor
 
     def gather(self, part: Tensor) -> list[Tensor]:
@@ -60,13 +60,12 @@ class Together(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def sum(self, tensor: Tensor, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """The sum over all ranks, the same bit by bit for all."""
-        total = tensor.clone()
-        under_way = dist.all_reduce(total, async_op=True)
+        """The sum over all ranks, in place, the same bit by bit for all."""
+        under_way = dist.all_reduce(tensor, async_op=True)
         if meanwhile is not None:
             meanwhile()
         under_way.wait()
-        return total
+        return tensor
 
     def gather(self, part: Tensor) -> list[Tensor]:
         """The tensors of all ranks; shorter ones are filled up on the way."""
