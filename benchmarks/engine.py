@@ -4,7 +4,8 @@ Our engine against one user after the other (with and without embedding the whol
 copied per user and batched, at the paper's sizes and at MeLU's published setting (embeddings 32, layers 64-64, five
 second-order steps), on lengths as in MovieLens-1M. All forms look embeddings up in the same sparse way and compute the
 same loss. Each form has its own process, as it would run (ours keeps freed memory, as training does); they take
-turns, and each one's best time for a batch counts, because other work on the machine only ever makes it slower.
+turns, and each one's best time for a batch counts, because other work on the machine only ever makes it slower. With
+PAML_BENCH_COMPILE=1, our step by torch.compile is a further form, for which a C++ compiler is needed.
 """
 
 import itertools
@@ -160,11 +161,18 @@ def ours(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
     return query_loss(learner, loader.load(tasks)).value
 
 
+def compiled(learner: Learner, loader: Loader, tasks: TaskBatch) -> Tensor:
+    """The same by torch.compile, for batches of any shape."""
+    return _compiled(learner, loader.load(tasks)).value
+
+
+_compiled = torch.compile(query_loss, dynamic=True)  # when it is first called
 FORMS: dict[str, Form] = {
     "one user at a time": one_user_at_a_time,
     "- embedded at once": embedded_at_once,
     "copied and batched": copied_and_batched,
     "paml": ours,
+    **({"paml, compiled": compiled} if os.environ.get("PAML_BENCH_COMPILE") == "1" else {}),
 }
 
 
@@ -190,7 +198,7 @@ class Setting:
 def worker(name: str, path: str, settings: dict[str, object], pipe: Connection) -> None:
     """A separate process for each form: receives batch numbers, answers with seconds; only one works at a time."""
     torch.set_num_threads(2)
-    if name == "paml":
+    if FORMS[name] in (ours, compiled):
         keep_freed_memory()  # as `paml train` does
     setting = Setting(path, settings)
     for number in iter(pipe.recv, None):

@@ -4,7 +4,8 @@ The same network, step and batches in three ways: all users of a batch at once, 
 other through the same engine; and, for what an ensemble costs, the members of the recipe one after the other, as one
 outer step trains them. One thread and processor time, so that other work on the machine counts less; the best of
 several rounds. PAML_BENCH_DATA names a prepared data set; otherwise MovieLens-1M is prepared from the folder in
-PAML_DATA_HOME, or a synthetic data set of its size is made.
+PAML_DATA_HOME, or a synthetic data set of its size is made. With PAML_BENCH_COMPILE=1, the same step by torch.compile
+is measured, too, for which a C++ compiler is needed.
 
 What takes the time is what PyTorch's profiler says about all operations of the step. Matrix products and solves are
 arithmetic; what goes through memory once for one operation per number (sums, products by element, copies, look-ups,
@@ -39,6 +40,7 @@ from paml.training.sizing import DataSize
 METHODS = ("ridge", "reg_paml", "melu")
 ROUNDS = int(os.environ.get("PAML_BENCH_ROUNDS", "5"))
 BATCHES = 8
+COMPILE = os.environ.get("PAML_BENCH_COMPILE") == "1"
 KINDS = {
     "matrix products": ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot", "linear"),
     "solving": ("linalg_cholesky_ex", "linalg_solve_triangular", "cholesky_solve", "tril", "triu"),
@@ -62,6 +64,7 @@ class Steps:
         self._members = ensemble.members
         self._optimizer = OuterOptimizer(ensemble, recipe.part(OuterSettings))
         self._objective = find_method(method).objective(recipe.part(ObjectiveSettings))
+        self._compiled = torch.compile(self._objective, dynamic=True)  # when it is first called
         self._loader = Loader(data, ensemble.inputs)
         episodes = Tasks.of(data, "train").episodes(recipe.batch_size, np.random.default_rng(0))
         self.batches = list(itertools.islice(episodes, BATCHES))
@@ -74,6 +77,10 @@ class Steps:
         """The same for the first member, user by user."""
         users = range(len(batch.user_B))
         self._step(lambda: torch.stack([self._loss(self._members[0], _only(batch, b)) for b in users]).mean())
+
+    def compiled(self, batch: TaskBatch) -> None:
+        """The step of one member by torch.compile, for batches of any shape."""
+        self._step(lambda: self._compiled(self._members[0], self._loader.load(batch)).value)
 
     def _loss(self, member: Learner, batch: TaskBatch) -> torch.Tensor:
         return self._objective(member, self._loader.load(batch)).value
@@ -127,6 +134,11 @@ def main() -> None:
                 f"{at_once / one_by_one:.1f} times one by one ({one_by_one:,.0f}); {ensemble.size} members in one step "
                 f"see {together:,.0f} users/s, {together * ensemble.size / at_once:.2f} times one member's speed each"
             )
+            if COMPILE:
+                started = time.perf_counter()
+                compiled = users_per_second(steps.compiled, steps.batches)
+                seconds = time.perf_counter() - started
+                print(f"  by torch.compile: {compiled / at_once:.2f} times as many, {seconds:.0f} s to get there")
             parts = [f"{kind} {share:.0%}" for kind, share in shares(steps.at_once, steps.batches).items()]
             print(f"  of the time: {', '.join(parts)}", flush=True)
 
