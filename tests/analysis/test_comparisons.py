@@ -386,3 +386,9 @@ def test_equality_is_found_where_it_is_and_rarely_where_the_gap_is_the_margin() 
     assert found_equal(0.0, 100) > 90
     assert within(found_equal(0.2, 600), 600, 0.05, 0.05)  # 5 % of the mean
     assert found_equal(0.4, 100) == 0
+
+
+def test_the_same_rows_have_the_same_summary_to_the_last_bit() -> None:
+    rows = rows_of(simulated(np.random.default_rng(5), 2, 3, 40_000))
+    found = {statistics.paired(rows, "m1", "m0", "mse", resamples=0).by_seed for _ in range(20)}
+    assert len(found) == 1

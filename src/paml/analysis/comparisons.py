@@ -154,7 +154,7 @@ def paired(
     per_seed = differences(rows, method, reference, metric)
     value_U, own_U = balanced(per_seed), defined(per_user(per_seed))
     same = per_seed.drop_nulls("value").group_by("user").agg((pl.col("value") == 0).all())
-    seeds = per_seed.drop_nulls("value").group_by("seed").agg(pl.col("value").mean()).sort("seed")
+    seeds = per_seed.drop_nulls("value").group_by("seed", maintain_order=True).agg(pl.col("value").mean()).sort("seed")
     return Paired(
         method=method,
         reference=reference,

@@ -35,7 +35,7 @@ def rates_of(rows: pl.DataFrame, entry: Entry, resamples: int = RESAMPLES) -> Ra
     facts = entry.rate or (UNKNOWN if _vary(values) else None)
     if facts is None or not len(values):
         return None
-    value, by_seed = pl.col("value"), values.group_by("seed").agg
+    value, by_seed = pl.col("value"), values.group_by("seed", maintain_order=True).agg
     at_bound = None
     if facts.bound is not None:
         at_bound = _over_seeds(by_seed((value >= NEAR_BOUND * facts.bound).mean()))
@@ -90,7 +90,7 @@ def _over_seeds(by_seed: pl.DataFrame) -> float | None:
 def _gap_by_seed(values: pl.DataFrame) -> tuple[float, ...]:
     """Minor less major users' mean in each seed that has both."""
     means = {
-        group: values.filter(pl.col("group") == group).group_by("seed").agg(pl.col("value").mean())
+        group: values.filter(pl.col("group") == group).group_by("seed", maintain_order=True).agg(pl.col("value").mean())
         for group in ("major", "minor")
     }
     both = means["minor"].join(means["major"], on="seed").sort("seed")

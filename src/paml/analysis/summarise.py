@@ -131,7 +131,9 @@ def _pooled(frame: pl.DataFrame, metric: str, names: list[str]) -> dict[str, Poo
     if metric not in frame.columns:
         frame = frame.with_columns(pl.lit(None, pl.Float64).alias(metric))
     finite = pl.col(metric).cast(pl.Float64).filter(pl.col(metric).cast(pl.Float64).is_finite())
-    found = frame.group_by("method").agg(mean=finite.mean(), deviation=finite.std(), seeds=finite.count())
+    found = frame.group_by("method", maintain_order=True).agg(
+        mean=finite.mean(), deviation=finite.std(), seeds=finite.count()
+    )
     lines = {row.pop("method"): Pooled(**row) for row in found.to_dicts()}
     return {name: lines.get(name, Pooled(mean=None, deviation=None, seeds=0)) for name in names}
 
@@ -248,8 +250,10 @@ def _by_profile(rows: pl.DataFrame, metric: str, names: list[str], field: str | 
     labelled = rows.select(
         "method", "seed", "user", label=pl.col(column).cast(pl.String).fill_null("unknown"), value=value
     )
-    means = labelled.group_by("label", "method", "seed").agg(pl.col("value").filter(pl.col("value").is_finite()).mean())
-    means = means.sort("seed").group_by("label", "method").agg(mean=pl.col("value").mean())
+    means = labelled.group_by("label", "method", "seed", maintain_order=True).agg(
+        pl.col("value").filter(pl.col("value").is_finite()).mean()
+    )
+    means = means.sort("seed").group_by("label", "method", maintain_order=True).agg(mean=pl.col("value").mean())
     users = labelled.group_by("label", "method").agg(users=pl.col("user").n_unique())
     nobody = ProfileMean(mean=None, users=0)
     values: dict[str, dict[str, ProfileMean]] = {}
@@ -293,6 +297,8 @@ def _cost(cost: pl.DataFrame, names: list[str]) -> dict[str, Cost]:
     """Means over seeds."""
     columns = [name for name in Cost.model_fields if name in cost.columns]
     finite = [pl.col(name).cast(pl.Float64) for name in columns]
-    means = cost.group_by("method").agg(column.filter(column.is_finite()).mean() for column in finite)
+    means = cost.group_by("method", maintain_order=True).agg(
+        column.filter(column.is_finite()).mean() for column in finite
+    )
     found = {row["method"]: {name: row[name] for name in columns} for row in means.to_dicts()}
     return {name: Cost(**found.get(name, {})) for name in names}

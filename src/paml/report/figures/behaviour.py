@@ -115,7 +115,7 @@ def mean_curve(history: pl.DataFrame) -> pl.DataFrame:
     grid = history.select("seed").unique().join(epochs, how="cross")
     held = grid.join(history, on=["seed", "epoch"], how="left").sort("seed", "epoch")
     held = held.with_columns(pl.col("validation").forward_fill().over("seed"))
-    return held.group_by("epoch").agg(pl.col("validation").mean()).sort("epoch")
+    return held.group_by("epoch", maintain_order=True).agg(pl.col("validation").mean()).sort("epoch")
 
 
 def cost(material: Material) -> Canvas | None:
