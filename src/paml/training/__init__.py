@@ -5,6 +5,7 @@ keywords    settings as keyword arguments, for type checkers
 sizing      settings that depend on the size of the data, by rule
 train       a run: its parts one after the other, then what lists are ordered by
 loop        the only outer loop; resumable
+ahead       the next batch, made while somebody is waited for
 loggers     epochs logged to TensorBoard, MLflow, Weights & Biases
 merging     the networks of a trained part as one
 optim       the outer optimiser: weight decay, and the schedule of its rate
