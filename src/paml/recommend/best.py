@@ -15,7 +15,7 @@ def best(score_R: np.ndarray, n: int, excluded: np.ndarray | None = None) -> tup
         score_R[excluded] = -np.inf
         n = min(n, len(score_R) - len(excluded))
     kept = _reaching(score_R, n) if 0 < n < len(score_R) else np.arange(len(score_R))
-    best_n = kept[np.argsort(-score_R[kept], kind="stable")[: max(n, 0)]]
+    best_n = kept[np.argsort(-score_R[kept], kind="stable")[:n]]
     return best_n, score_R[best_n]
 
 
