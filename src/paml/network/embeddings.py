@@ -71,7 +71,7 @@ class FieldEmbedder(nn.Module):
         if not self.fields:
             return self.nothing.new_zeros(features.count, self.width)
         parts = [self._one(field, features) for field in self.fields]
-        return torch.stack(parts).sum(dim=0) if self._summed else torch.cat(parts, dim=-1)
+        return sum(parts[1:], parts[0]) if self._summed else torch.cat(parts, dim=-1)
 
     def _one(self, field: Field, features: Features) -> Tensor:
         if field.kind is Kind.MULTI:
@@ -79,8 +79,7 @@ class FieldEmbedder(nn.Module):
             return self._pooled(self.table(field), codes, offsets, sparse=self._is_sparse(field, codes))
         if field.kind is Kind.NUMERIC:
             weight, bias = self.numbers[_key(field)]
-            projected: Tensor = features.numbers[field.name].to(weight.dtype).unsqueeze(-1) * weight + bias
-            return projected
+            return torch.addmm(bias, features.numbers[field.name].to(weight.dtype).unsqueeze(-1), weight.unsqueeze(0))
         code_n = features.codes[field.name]
         return embedding(code_n, self.table(field), sparse=self._is_sparse(field, code_n))
 
@@ -129,5 +128,5 @@ class FieldEmbedder(nn.Module):
         if self._pooling == "mean":
             return embedding_bag(codes, table, offsets, mode="mean", sparse=sparse)
         count_n = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
-        summed = embedding_bag(codes, table, offsets, mode="sum", sparse=sparse)
-        return summed * self.share(count_n, table.dtype).unsqueeze(-1)
+        share = self.share(count_n, table.dtype).repeat_interleave(count_n, output_size=len(codes))
+        return embedding_bag(codes, table, offsets, mode="sum", sparse=sparse, per_sample_weights=share)
