@@ -4,7 +4,8 @@ ops      products with cheap gradients
 inputs   rows of activations, rows that point to items, or all items
 layers   a linear layer in three forms: shared, attending to the support set, with each user's own weights
 heads    what outputs mean: value, classes, click; loss, gradient, curvature, prediction
-choice   the head whose rows are all items: which of them a user chooses
+choice   the head whose rows are all items: which of them a user chooses; what users are known to have chosen
+softmax  chances and expectations over a table of items, with gradients written out
 adapt    gradient steps: one step is attention over the support set
 solvers  the inner problem of a user: gradient steps, or the closed form
 newton   the closed form's arithmetic

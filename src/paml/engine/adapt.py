@@ -14,18 +14,19 @@ Legend: B users, R rows (S of the support set), D inputs per row, C shared input
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from paml.engine.heads import Head
-from paml.engine.inputs import AnyInput, FirstInput, LayerInput, Weights
+from paml.engine.inputs import AnyInput, ItemInput, LayerInput, RowInput, Weights
 from paml.engine.layers import Layer, SharedLayer
 from paml.engine.ops import times_transposed
 
 MIN_VARIANCE = 1e-6
 Theta = Sequence[Weights]
+X = TypeVar("X", bound=AnyInput)
 
 
 class Rate(Protocol):
@@ -34,14 +35,14 @@ class Rate(Protocol):
     def per_user(self, users: int) -> Tensor:
         """One number per user, for tables and figures, (B); for rates per parameter, their mean."""
 
-    def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
+    def moved(self, k: int, layer: Layer, x: RowInput, grad_BSK: Tensor, steps: int) -> Layer:
         """Layer k after one of `steps` gradient steps."""
 
-    def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
+    def attention(self, k: int, x: RowInput, key: RowInput) -> Tensor:
         """alpha (x X^T) of layer k for a single user, (R, S, 1) or (R, S, K): how much each gradient counts."""
 
-    def applied(self, gradient_SD: Tensor) -> Tensor:
-        """A single user's rates times gradients of the last output's weights, (S, D)."""
+    def applied(self, gradient_BD: Tensor) -> Tensor:
+        """Rates times gradients of the last output's weights, (B, D), or several gradients of a single user."""
 
     def prior_variance(self) -> Tensor:
         """alpha_i as the variance of a prior, kept above 0, (B)."""
@@ -63,18 +64,18 @@ class RatePerUser:
         """alpha_B"""
         return self.alpha_B
 
-    def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
+    def moved(self, k: int, layer: Layer, x: RowInput, grad_BSK: Tensor, steps: int) -> Layer:
         """W - alpha X^T D"""
         return layer.moved(x, grad_BSK, self.alpha_B.view(-1, 1, 1), steps)
 
-    def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
+    def attention(self, k: int, x: RowInput, key: RowInput) -> Tensor:
         """alpha (x X^T), (R, S, 1)."""
         product_RS = x.x_BRD[0] @ key.x_BRD[0].T + x.shared_BC[0] @ key.shared_BC[0]
         return self.alpha_B * product_RS.unsqueeze(-1)
 
-    def applied(self, gradient_SD: Tensor) -> Tensor:
+    def applied(self, gradient_BD: Tensor) -> Tensor:
         """alpha g"""
-        return self.alpha_B * gradient_SD
+        return self.alpha_B.unsqueeze(-1) * gradient_BD
 
     def prior_variance(self) -> Tensor:
         """alpha_B, kept above 0."""
@@ -99,18 +100,18 @@ class RatePerParameter:
         mean = torch.as_tensor(total) / count
         return mean.expand(users)
 
-    def moved(self, k: int, layer: Layer, x: AnyInput, grad_BSK: Tensor, steps: int) -> Layer:
+    def moved(self, k: int, layer: Layer, x: RowInput, grad_BSK: Tensor, steps: int) -> Layer:
         """W - A * X^T D, with the gradient materialised, since it does not factor."""
         return layer.moved_by(x, grad_BSK, self.theta[k])
 
-    def attention(self, k: int, x: AnyInput, key: AnyInput) -> Tensor:
+    def attention(self, k: int, x: RowInput, key: RowInput) -> Tensor:
         """sum_d x_d A_dk X_d, (R, S, K)."""
         product_RSK = torch.einsum("rd,sd,dk->rsk", x.x_BRD[0], key.x_BRD[0], self.theta[k].rows_DK)
         return product_RSK + (x.shared_BC[0] * key.shared_BC[0]) @ self.theta[k].shared_CK
 
-    def applied(self, gradient_SD: Tensor) -> Tensor:
+    def applied(self, gradient_BD: Tensor) -> Tensor:
         """A g, weight by weight."""
-        return self.theta[-1].rows_DK[:, -1] * gradient_SD
+        return self.theta[-1].rows_DK[:, -1] * gradient_BD
 
     def prior_variance(self) -> Tensor:
         """Never called: a prior has one variance per user."""
@@ -126,7 +127,7 @@ class RatePerParameter:
 class Step(NamedTuple):
     """One gradient step: each layer's inputs, and the gradients with respect to its outputs, for the support rows."""
 
-    inputs: tuple[AnyInput, ...]
+    inputs: tuple[RowInput, ...]
     gradients: tuple[Tensor, ...]
 
 
@@ -139,6 +140,15 @@ class Solution(NamedTuple):
     """r_j = curvature_j f_j d_before - slope_j"""
     level: Tensor
     """The constant among the features."""
+
+
+class ChoiceSteps(NamedTuple):
+    """The gradient steps of a choice: d_t = d_(t-1) - alpha (n mean_t - sum_j k_j z_j) (1 + n)^p / (n + c)."""
+
+    means: tuple[Tensor, ...]
+    """The expected item vector under the user's chances before each step, (B, D)."""
+    gradient_BD: Tensor
+    """dL_i/dw at theta; what a user's rows share has none, because it has no effect on chances."""
 
 
 class ChoiceSolution(NamedTuple):
@@ -159,18 +169,20 @@ class Adaptation:
     layers: tuple[Layer, ...]
     steps: tuple[Step, ...] = ()
     solution: Solution | None = None
-    choice: ChoiceSolution | None = None
+    choice: ChoiceSteps | ChoiceSolution | None = None
 
     def gradient_norm(self) -> Tensor:
         """||dL_i/dtheta||^2 at theta, per user, from the first step (the regulariser of REG-PAML, Sec. 4.3)."""
+        if isinstance(self.choice, ChoiceSteps):
+            return (self.choice.gradient_BD**2).sum(dim=1)
         assert self.steps, "without inner steps no gradient was computed"
         norms = [_squared_norm(x, grad_BSK) for x, grad_BSK in zip(*self.steps[0], strict=True)]
         return torch.stack(norms).sum(dim=0)
 
 
-def forward(layers: Sequence[Layer], x: AnyInput) -> tuple[Tensor, list[AnyInput]]:
+def forward(layers: Sequence[Layer], x: X) -> tuple[Tensor, list[X | LayerInput]]:
     """Outputs (B, R, K) and the input of every layer; ReLU between layers."""
-    inputs = [x]
+    inputs: list[X | LayerInput] = [x]
     z = layers[0].forward(x)
     ones_B1 = x.shared_BC.new_ones(len(x.shared_BC), 1)
     for layer in layers[1:]:
@@ -181,7 +193,7 @@ def forward(layers: Sequence[Layer], x: AnyInput) -> tuple[Tensor, list[AnyInput
 
 def adapt(
     theta: Theta,
-    x: FirstInput,
+    x: ItemInput,
     y_BS: Tensor,
     mask_BS: Tensor,
     head: Head,
@@ -191,22 +203,17 @@ def adapt(
     first_order: bool = False,
     offset_BSK: Tensor | None = None,
     pseudo_count: Tensor | None = None,
-    count_power: Tensor | None = None,
 ) -> Adaptation:
     """Take `steps` gradient steps on the support set with each user's rate.
 
     `first_order` treats the gradients as constants; the rate is always differentiated. `offset_BSK` is added to
     the outputs and not adapted (item biases). The loss is the mean over the n support rows or, with a
-    `pseudo_count` c, their sum divided by n + c; n is the head's `count`. With a `count_power` p
-    it is multiplied by (1 + n)^p. Where autograd is off, as in serving, no graph is built.
+    `pseudo_count` c, their sum divided by n + c. Where autograd is off, as in serving, no graph is built.
     """
     layers: tuple[Layer, ...] = tuple(SharedLayer(weights) for weights in theta)
     taken: list[Step] = []
     x = x.detached() if first_order and torch.is_grad_enabled() else x
-    count_B1 = head.count(y_BS, mask_BS)
-    weight_BS = mask_BS / (_at_least_one(count_B1) if pseudo_count is None else count_B1 + pseudo_count)
-    if count_power is not None:
-        weight_BS = weight_BS * (1 + count_B1) ** count_power
+    weight_BS = mask_BS / divisor(mask_BS.sum(dim=1, keepdim=True), pseudo_count)
     for _ in range(steps):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first_order):
             inputs, gradients = _backpropagate(layers, x, y_BS, weight_BS, head, offset_BSK)
@@ -216,8 +223,8 @@ def adapt(
 
 
 def _backpropagate(
-    layers: Sequence[Layer], x: AnyInput, y_BS: Tensor, weight_BS: Tensor, head: Head, offset_BSK: Tensor | None
-) -> tuple[list[AnyInput], list[Tensor]]:
+    layers: Sequence[Layer], x: ItemInput, y_BS: Tensor, weight_BS: Tensor, head: Head, offset_BSK: Tensor | None
+) -> tuple[list[ItemInput | LayerInput], list[Tensor]]:
     """Each layer's input and the gradient of the user's loss with respect to its output."""
     out_BSK, inputs = forward(layers, x)
     if offset_BSK is not None:
@@ -230,17 +237,17 @@ def _backpropagate(
     return inputs, gradients[::-1]
 
 
-def _at_least_one(count_B1: Tensor) -> Tensor:
-    """What a sum over rows is divided by: their count, and 1 where there is none."""
-    return torch.where(count_B1 > 0, count_B1, 1.0)
+def divisor(count_B1: Tensor, pseudo_count: Tensor | None) -> Tensor:
+    """What a sum over n rows is divided by: n + c or, without a c, n, and 1 where there is none."""
+    return torch.where(count_B1 > 0, count_B1, 1.0) if pseudo_count is None else count_B1 + pseudo_count
 
 
-def _squared_norm(x: AnyInput, grad_BSK: Tensor) -> Tensor:
+def _squared_norm(x: RowInput, grad_BSK: Tensor) -> Tensor:
     """||X^T D||^2 = sum((X X^T) * (D D^T)) per user; the shared inputs' part is |shared|^2 |sum D|^2."""
     shared_B = (x.shared_BC**2).sum(dim=1) * (grad_BSK.sum(dim=1) ** 2).sum(dim=1)
     S, K = grad_BSK.shape[1:]
     D = x.x_BRD.shape[2]
-    if not x.rows_are_shared and (x.is_first or S * (D + K) < 2 * D * K):
+    if x.is_first or S * (D + K) < 2 * D * K:
         products = times_transposed(x.x_BRD, x.x_BRD) * times_transposed(grad_BSK, grad_BSK)
         rows_B = products.sum(dim=(1, 2))
     else:

@@ -7,7 +7,7 @@ Ratings are choices, too: people rate what they chose, and choose more like what
 known rating is learned for every level of the scale; in the outer loss a liked item counts 1 and another one less.
 
 Legend: B users, S support rows, Q query rows, R rows: all items, or a sample of them, K = 1 output,
-M members of an ensemble.
+M members of an ensemble; N items, D entries of an item's vector, E of its row.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,50 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag, pad
 
-NO_CANDIDATE = -1e9  # output of an item that cannot be chosen: finite, so that 0 times it is 0
+from paml.engine.softmax import NO_CANDIDATE, Excluded, expected_row, log_chances
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What B users are known to have chosen among N items, and what they would choose at theta.
+
+    Everything that an output depends on is in an item's row, [vector, bias, ...], so that an output is row w, but for a
+    constant of the user, which has no effect on chances. The weights of the vector adapt.
+    """
+
+    rows_NE: Tensor
+    weights_BE: Tensor
+    index_BS: Tensor
+    """Known items."""
+    weight_BS: Tensor
+    """k_j of each; 0 for padding."""
+    spread_DD: Tensor | None
+    """Covariance of the item vectors, each weighted by how often it is chosen, where it is needed."""
+
+    def count(self) -> Tensor:
+        """n = sum_j k_j, (B, 1)."""
+        return self.weight_BS.sum(dim=1, keepdim=True)
+
+    def chosen(self, width: int) -> Tensor:
+        """sum_j k_j z_j of the known items' vectors, (B, D)."""
+        sum_BE = embedding_bag(self.index_BS, self.rows_NE, per_sample_weights=self.weight_BS, mode="sum")
+        return sum_BE[:, :width]
+
+    def expected(self, moved_BD: Tensor) -> Tensor:
+        """E z: the mean vector of what users would choose if their weights were moved so far, (B, D)."""
+        D, E = moved_BD.shape[1], self.weights_BE.shape[1]
+        return expected_row(self.rows_NE, self.weights_BE + pad(moved_BD, (0, E - D)))[:, :D]
+
+
+def loss_and_count(
+    rows_NE: Tensor, weights_BE: Tensor, index_BQ: Tensor, weight_BQ: Tensor, excluded: Excluded | None = None
+) -> tuple[Tensor, Tensor]:
+    """- sum_j k_j log p_j and sum_j k_j of each user's choices, (B) each; who chose an excluded item did not choose."""
+    log_p_BQ = log_chances(rows_NE, weights_BE, index_BQ, excluded)
+    weight_BQ = weight_BQ.masked_fill(log_p_BQ < NO_CANDIDATE / 2, 0.0)
+    return -(weight_BQ * log_p_BQ).sum(dim=1), weight_BQ.sum(dim=1)
 
 
 class LevelWeights(nn.Module):
@@ -76,10 +118,6 @@ class ChoiceHead:
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """k of the ratings to be predicted: 1 if liked, else less, (B, Q)."""
         return torch.full_like(y_BQ, self.unliked_weight).masked_fill(y_BQ >= self.liked, 1.0)
-
-    def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
-        """How much a user's rows count together: the sum of their weights, (B, 1)."""
-        return (y_BR * mask_BR).sum(dim=1, keepdim=True)
 
     def row_loss(self, out_BRK: Tensor, y_BR: Tensor) -> Tensor:
         """-k_j log p_j"""

@@ -63,9 +63,6 @@ class Head(Protocol):
     def bounds(self) -> tuple[float, float] | None:
         """What all predictions lie between, if anything."""
 
-    def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
-        """How much a user's rows count together, (B, 1)."""
-
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """What rows to be predicted count as in the outer loss, (B, Q)."""
 
@@ -92,10 +89,6 @@ class RowHead:
     """Heads that predict one row at a time: each counts 1."""
 
     over_items = False
-
-    def count(self, y_BR: Tensor, mask_BR: Tensor) -> Tensor:
-        """The number of a user's rows, (B, 1)."""
-        return mask_BR.sum(dim=1, keepdim=True)
 
     def chosen_weight(self, y_BQ: Tensor) -> Tensor:
         """1"""

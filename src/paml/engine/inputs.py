@@ -10,7 +10,7 @@ of weights.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +33,6 @@ class LayerInput:
     x_BRD: Tensor
     shared_BC: Tensor
     is_first: bool = False
-    rows_are_shared: ClassVar[bool] = False
-    """Whether all users have the same rows."""
 
     def project(self, weights: Weights) -> Tensor:
         """x W + bias, (B, R, K)."""
@@ -103,10 +101,6 @@ class ItemTable:
         """E weights times a chunk of the items, or the first part of their vectors, plus `add_E1`, (E, R)."""
         return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
 
-    def chunk_sum(self, values_ER: Tensor, items: slice) -> Tensor:
-        """Sums of a chunk's vectors, weighted by E rows of values, (E, D)."""
-        return values_ER @ self.vectors_ND[items]
-
     def _times(self, weights_DK: Tensor) -> Tensor:
         return self.vectors_ND @ weights_DK
 
@@ -120,8 +114,6 @@ class ItemInput:
     shared_BC: Tensor
     context_BRD: Tensor | None = None
     is_first: bool = True
-    rows_are_shared: ClassVar[bool] = False
-    spread_DD: ClassVar[None] = None
 
     @cached_property
     def x_BRD(self) -> Tensor:
@@ -174,24 +166,13 @@ class ItemInput:
 class TableInput:
     """Input of the first layer for a chunk of the table: the same rows for every user, in one context each.
 
-    Nothing is gathered, and items times all users' own weights is one product: serving scores all items this way, and
-    where a user's rows are all items (choice), adapting does.
+    Nothing is gathered, and items times all users' own weights is one product: serving scores all items this way.
     """
 
     table: ItemTable
     items: slice
     shared_BC: Tensor
     context_BD: Tensor | None = None
-    spread_DD: Tensor | None = None
-    """Covariance of the item vectors, each weighted by how often it is chosen, where it is needed."""
-    is_first: bool = True
-    rows_are_shared: ClassVar[bool] = True
-
-    def detached(self) -> "TableInput":
-        """The same, treated as constants."""
-        context_BD, spread_DD = (None if part is None else part.detach() for part in (self.context_BD, self.spread_DD))
-        table = ItemTable(self.table.vectors_ND.detach())
-        return TableInput(table, self.items, self.shared_BC.detach(), context_BD, spread_DD)
 
     @cached_property
     def x_BRD(self) -> Tensor:
@@ -221,14 +202,6 @@ class TableInput:
             weights_BDK = weights_BDK[:, :D]
         return self.items_times(weights_BDK, shared_B1K)
 
-    def transposed_times(self, values_BRK: Tensor) -> Tensor:
-        """X^T V, (B, D, K): one product for all users."""
-        B, R, K = values_BRK.shape
-        sum_BDK = self.table.chunk_sum(values_BRK.mT.reshape(B * K, R), self.items).view(B, K, -1).mT
-        if self.context_BD is None:
-            return sum_BDK
-        return torch.cat([sum_BDK, self.context_BD.unsqueeze(-1) * values_BRK.sum(dim=1, keepdim=True)], dim=1)
-
     def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """The same for the item vectors alone, or for their first part: one product for all users."""
         B, D, K = weights_BDK.shape
@@ -241,8 +214,9 @@ class TableInput:
 
 
 FirstInput = ItemInput | TableInput
-AnyInput = LayerInput | FirstInput
-"""Inputs of a layer; those of the first one (`is_first`) are the same in every step."""
+RowInput = LayerInput | ItemInput
+"""Inputs of a layer for a user's own rows; those of the first one (`is_first`) are the same in every step."""
+AnyInput = RowInput | TableInput
 
 
 def _shared_product(shared_BC: Tensor, key_BC: Tensor) -> Tensor:

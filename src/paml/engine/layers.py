@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from paml.engine.inputs import AnyInput, Weights
+from paml.engine.inputs import AnyInput, RowInput, Weights
 from paml.engine.ops import backpropagate, times_transposed, where_active
 
 
@@ -26,13 +26,13 @@ class SharedLayer:
         """Gradient w.r.t. the rows' inputs before their ReLU: g W^T where the input is above 0, (B, R, D)."""
         return backpropagate(grad_BRK, self.weights.rows_DK, active_BRD)
 
-    def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer | PersonalLayer":
+    def moved(self, x: RowInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer | PersonalLayer":
         """W - alpha X^T D, the first of `steps` steps, in the form that costs less arithmetic."""
         if attention_is_cheaper(x, grad_BSK, steps):
             return AttendingLayer(self.weights, alpha_B11, x.x_BRD, x.shared_BC, grad_BSK)
         return self.moved_by(x, alpha_B11 * grad_BSK)
 
-    def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
+    def moved_by(self, x: RowInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
         """W - X^T V with the gradient materialised, scaled per parameter if `rate` is given."""
         rows_BDK, shared_BCK = weight_gradient(x, values_BSK, rate)
         return PersonalLayer(self.weights.rows_DK - rows_BDK, self.weights.shared_CK - shared_BCK)
@@ -70,7 +70,7 @@ class AttendingLayer:
         base_BRD = times_transposed(grad_BRK, self.weights.rows_DK)
         return where_active(torch.baddbmm(base_BRD, attention_BRS, self.keys_BSD, alpha=-1), active_BRD)
 
-    def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer":
+    def moved(self, x: RowInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "AttendingLayer":
         """One more block of keys and values; the first layer's keys never change, so its values add up."""
         if x.is_first:
             return replace(self, values_BSK=self.values_BSK + grad_BSK)
@@ -80,7 +80,7 @@ class AttendingLayer:
             values_BSK=torch.cat([self.values_BSK, grad_BSK], dim=1),
         )
 
-    def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
+    def moved_by(self, x: RowInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
         """Never called: a rate per parameter does not factor, and is not used with attention."""
         raise NotImplementedError
 
@@ -114,11 +114,11 @@ class PersonalLayer:
         """Gradient w.r.t. the rows' inputs before their ReLU: g W_i^T where the input is above 0."""
         return where_active(times_transposed(grad_BRK, self.rows_BDK), active_BRD)
 
-    def moved(self, x: AnyInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "PersonalLayer":
+    def moved(self, x: RowInput, grad_BSK: Tensor, alpha_B11: Tensor, steps: int) -> "PersonalLayer":
         """W_i - alpha X^T D."""
         return self.moved_by(x, alpha_B11 * grad_BSK)
 
-    def moved_by(self, x: AnyInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
+    def moved_by(self, x: RowInput, values_BSK: Tensor, rate: Weights | None = None) -> "PersonalLayer":
         """W_i - X^T V with the gradient materialised, scaled per parameter if `rate` is given."""
         rows_BDK, shared_BCK = weight_gradient(x, values_BSK, rate)
         return PersonalLayer(self.rows_BDK - rows_BDK, self.shared_BCK - shared_BCK)
@@ -135,14 +135,14 @@ class PersonalLayer:
 Layer = SharedLayer | AttendingLayer | PersonalLayer
 
 
-def weight_gradient(x: AnyInput, values_BSK: Tensor, rate: Weights | None) -> tuple[Tensor, Tensor]:
+def weight_gradient(x: RowInput, values_BSK: Tensor, rate: Weights | None) -> tuple[Tensor, Tensor]:
     """X^T V of the rows' and of the shared inputs, scaled per parameter if `rate` is given."""
     rows_BDK = x.transposed_times(values_BSK)
     shared_BCK = x.shared_BC.unsqueeze(-1) * values_BSK.sum(dim=1, keepdim=True)
     return (rows_BDK, shared_BCK) if rate is None else (rate.rows_DK * rows_BDK, rate.shared_CK * shared_BCK)
 
 
-def attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
+def attention_is_cheaper(x: RowInput, grad_BSK: Tensor, steps: int) -> bool:
     """Whether attention needs fewer multiplications per support row than weights materialised per user.
 
     Materialising a gradient costs D K per step, and every pass over rows D K. Attention costs S (D + K) per pass and
@@ -150,8 +150,6 @@ def attention_is_cheaper(x: AnyInput, grad_BSK: Tensor, steps: int) -> bool:
     pass over the query rows (a quarter of the support rows), and in each further step one forward and, except in the
     first layer, one backward pass over the support rows.
     """
-    if x.rows_are_shared:
-        return False  # they are all items, many more than inputs
     S, K = grad_BSK.shape[1:]
     D = x.x_BRD.shape[2]
     further = steps - 1

@@ -19,9 +19,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from paml.engine.adapt import Adaptation, ChoiceSolution, Rate, Solution, Theta, adapt, forward
+from paml.engine.adapt import Adaptation, ChoiceSolution, ChoiceSteps, Rate, Solution, Theta, adapt, divisor, forward
+from paml.engine.choice import Choices
 from paml.engine.heads import Head
-from paml.engine.inputs import AnyInput, FirstInput
+from paml.engine.inputs import ItemInput, RowInput, Weights
 from paml.engine.joint import Columns, JointSolver
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
 from paml.engine.layers import PersonalLayer, SharedLayer
@@ -49,9 +50,13 @@ class Solver(nn.Module):
     """Whether a choice needs the covariance of all item vectors."""
 
     def forward(
-        self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+        self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """theta_i of every user; `offset_BSK` is added to the outputs and not adapted."""
+        raise NotImplementedError
+
+    def choose(self, theta: Theta, choices: Choices, rate: Rate) -> Adaptation:
+        """The same for choices among all items: the weights of the item vectors move."""
         raise NotImplementedError
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +66,7 @@ class Solver(nn.Module):
         """
         raise NotImplementedError
 
-    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: RowInput, zero_SK: Tensor) -> Tensor:
         """x dW of the single adapted user as one term per support row, (R, S, K); dW is how far layer k moved.
 
         `zero_SK` holds a zero for every support row and output.
@@ -105,7 +110,7 @@ class GradientSteps(Solver):
         self.count_power = nn.Parameter(torch.zeros(())) if head.over_items else None
 
     def forward(
-        self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+        self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """theta_i = theta - alpha_i dL_i/dtheta, repeated `steps` times."""
         return adapt(
@@ -118,9 +123,28 @@ class GradientSteps(Solver):
             steps=self.steps,
             first_order=self.first_order,
             offset_BSK=offset_BSK,
-            pseudo_count=None if self.log_pseudo_count is None else self.log_pseudo_count.exp(),
-            count_power=self.count_power,
+            pseudo_count=self._pseudo_count(),
         )
+
+    def choose(self, theta: Theta, choices: Choices, rate: Rate) -> Adaptation:
+        """The gradient of - sum_j k_j log p_j is n E z - sum_j k_j z_j: every step is one expectation."""
+        assert self.count_power is not None, "a head over items"
+        slopes, means, moved_BD = [], [], theta[-1].rows_DK.new_zeros(len(choices.weights_BE), len(theta[-1].rows_DK))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.first_order):
+            count_B1, chosen_BD = choices.count(), choices.chosen(moved_BD.shape[1])
+            share_B1 = (1 + count_B1) ** self.count_power / divisor(count_B1, self._pseudo_count())
+        for _ in range(self.steps):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.first_order):
+                means.append(choices.expected(moved_BD))
+                slopes.append(share_B1 * (count_B1 * means[-1] - chosen_BD))
+            moved_BD = moved_BD - rate.applied(slopes[-1])
+        if not slopes:
+            return Adaptation(tuple(SharedLayer(weights) for weights in theta))
+        return Adaptation((_shifted(theta[-1], moved_BD),), choice=ChoiceSteps(tuple(means), slopes[0]))
+
+    def _pseudo_count(self) -> Tensor | None:
+        """c"""
+        return None if self.log_pseudo_count is None else self.log_pseudo_count.exp()
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
         """T steps of rate alpha on a sum / (n + c): a variance of T alpha / (n + c), where n counts the next answer.
@@ -132,7 +156,7 @@ class GradientSteps(Solver):
         steps_B = steps_B if self.count_power is None else steps_B * (1 + count_B) ** self.count_power
         return rate.prior_sd(steps_B, shared_BC)
 
-    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: RowInput, zero_SK: Tensor) -> Tensor:
         """- alpha sum over steps of (x x_j) D_j, for every support row j."""
         total_RSK = zero_SK.expand(x.x_BRD.shape[1], *zero_SK.shape)
         for step in adaptation.steps:
@@ -141,16 +165,11 @@ class GradientSteps(Solver):
 
     def choice_shares(self, adaptation: Adaptation, rate: Rate, weight_S: Tensor, vector_SD: Tensor) -> Tensor:
         """alpha k_s (z_s - E z) / (n + c) of every step, E the expectation under the chances before it."""
-        total = weight_S.sum()
-        pseudo_count = 0.0 if self.log_pseudo_count is None else self.log_pseudo_count.exp()
-        assert self.count_power is not None, "a head over items"
-        share_S1 = weight_S.unsqueeze(-1) / (total + pseudo_count) * (1 + total) ** self.count_power
-        moved_SD = torch.zeros_like(vector_SD)
-        for step in adaptation.steps:
-            pushed_D = step.inputs[-1].transposed_times(step.gradients[-1])[0, :, -1]  # (n E z - sum k z) / (n + c)
-            expected_D = (pushed_D + (share_S1 * vector_SD).sum(dim=0)) / share_S1.sum()
-            moved_SD = moved_SD + share_S1 * (vector_SD - expected_D)
-        return rate.applied(moved_SD)
+        count, steps = weight_S.sum(), adaptation.choice
+        assert self.count_power is not None and isinstance(steps, ChoiceSteps), "steps of a choice"  # noqa: PT018
+        share_S1 = weight_S.unsqueeze(-1) / divisor(count, self._pseudo_count()) * (1 + count) ** self.count_power
+        moved_SSD = torch.stack([vector_SD - mean_1D for mean_1D in steps.means])
+        return rate.applied(share_S1 * moved_SSD.sum(dim=0))
 
     @property
     def can_merge(self) -> bool:
@@ -196,11 +215,9 @@ class ClosedForm(Solver):
         self.count_power = nn.Parameter(torch.zeros(())) if head.over_items else None
 
     def forward(
-        self, theta: Theta, x: FirstInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+        self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """Newton's method on the user's penalised loss, started at theta."""
-        if self.head.over_items:
-            return self._choose(theta, x, y_BS, rate, offset_BSK)
         layers = tuple(SharedLayer(weights) for weights in theta)
         out_BSK, inputs = forward(layers, x)
         out_BSK = out_BSK if offset_BSK is None else out_BSK + offset_BSK
@@ -213,8 +230,8 @@ class ClosedForm(Solver):
         solution = Solution(features_BSF, found.curvature_BS, found.residual_BS, self.level)
         return Adaptation((*layers[:-1], _moved(layers[-1], last, found.d_BF, self.level)), solution=solution)
 
-    def _choose(self, theta: Theta, x: FirstInput, y_BR: Tensor, rate: Rate, offset_BRK: Tensor | None) -> Adaptation:
-        """The same where a user's rows are all items z: ridge regression with the Gram matrix of all items.
+    def choose(self, theta: Theta, choices: Choices, rate: Rate) -> Adaptation:
+        """Ridge regression with the Gram matrix of all items z.
 
         The Hessian of a softmax is the covariance of the item vectors under its chances. With the chances that
         popularity gives, it is the same matrix for all users, computed once:
@@ -224,27 +241,20 @@ class ClosedForm(Solver):
         where the expectation E is that of the user's own chances. Further steps repeat this from the new chances. With
         few choices the prior may be narrower: alpha is multiplied by (1 + n)^c, c learned.
         """
-        spread_DD = x.spread_DD
+        spread_DD = choices.spread_DD
         assert spread_DD is not None and self.count_power is not None, "a head over items"  # noqa: PT018
-        layers = tuple(SharedLayer(weights) for weights in theta)
-        out_BRK, _ = forward(layers, x)
-        out_BRK = out_BRK if offset_BRK is None else out_BRK + offset_BRK
-        count_B1 = y_BR.sum(dim=1, keepdim=True)
+        count_B1 = choices.count()
         variance_B1 = rate.prior_variance().unsqueeze(-1) * (1 + count_B1) ** self.count_power
         prior_BD = (1 / variance_B1).expand(-1, len(spread_DD))
         factor_BDD = torch.linalg.cholesky(count_B1.unsqueeze(-1) * spread_DD + torch.diag_embed(prior_BD))
-        chosen_BD = x.transposed_times(y_BR.unsqueeze(-1)).squeeze(-1)
+        chosen_BD = choices.chosen(len(spread_DD))
         d_BD, means = torch.zeros_like(chosen_BD), []
-        no_shift_B11 = out_BRK.new_zeros(len(out_BRK), 1, 1)
         for _ in range(self.steps):
-            shifted_BRK = out_BRK + x.times(d_BD.unsqueeze(-1), no_shift_B11)
-            mean_BD = x.transposed_times(torch.softmax(shifted_BRK, dim=1)).squeeze(-1)
+            mean_BD = choices.expected(d_BD)
             right_BD = chosen_BD - count_B1 * mean_BD - d_BD / variance_B1
             d_BD = d_BD + torch.cholesky_solve(right_BD.unsqueeze(-1), factor_BDD).squeeze(-1)
             means.append(mean_BD)
-        rows_DK, shared_CK = theta[-1]
-        layer = PersonalLayer(rows_DK + d_BD.unsqueeze(-1), shared_CK.expand(len(d_BD), -1, -1))
-        return Adaptation((*layers[:-1], layer), choice=ChoiceSolution(factor_BDD, variance_B1, tuple(means)))
+        return Adaptation((_shifted(theta[-1], d_BD),), choice=ChoiceSolution(factor_BDD, variance_B1, tuple(means)))
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
         """sqrt(alpha), that of the level scaled; for a choice among all items, of alpha (1 + n)^c."""
@@ -254,7 +264,7 @@ class ClosedForm(Solver):
         sd_B = variance_B.sqrt()
         return sd_B.view(-1, 1, 1), sd_B * self.level
 
-    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: AnyInput, zero_SK: Tensor) -> Tensor:
+    def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: RowInput, zero_SK: Tensor) -> Tensor:
         """(x H^-1 f_j) r_j of the last layer, for every support row j; outputs before the last are not moved."""
         total_RSK, solution = zero_SK.expand(x.x_BRD.shape[1], *zero_SK.shape), adaptation.solution
         if solution is None or k < len(adaptation.layers) - 1:
@@ -270,7 +280,7 @@ class ClosedForm(Solver):
     def choice_shares(self, adaptation: Adaptation, rate: Rate, weight_S: Tensor, vector_SD: Tensor) -> Tensor:
         """Each step is linear in the choices: a_s + H^-1 (k_s (z_s - E z) - a_s / alpha)."""
         solution, moved_SD = adaptation.choice, torch.zeros_like(vector_SD)
-        assert solution is not None, "a choice in closed form"
+        assert isinstance(solution, ChoiceSolution), "a choice in closed form"
         for mean_BD in solution.means:
             right_SD = weight_S.unsqueeze(-1) * (vector_SD - mean_BD) - moved_SD / solution.variance_B1
             moved_SD = moved_SD + torch.cholesky_solve(right_SD.mT, solution.factor_BDD[0]).mT
@@ -306,7 +316,13 @@ def _merge_powers(into: GradientSteps | ClosedForm, solvers: Sequence[GradientSt
         into.count_power.copy_(torch.stack([*powers]).mean())
 
 
-def _moved(layer: SharedLayer, x: AnyInput, d_BF: Tensor, level: Tensor) -> PersonalLayer:
+def _shifted(weights: Weights, moved_BD: Tensor) -> PersonalLayer:
+    """A layer of one output with the weights of the rows' inputs moved."""
+    rows_DK, shared_CK = weights
+    return PersonalLayer(rows_DK + moved_BD.unsqueeze(-1), shared_CK.expand(len(moved_BD), -1, -1))
+
+
+def _moved(layer: SharedLayer, x: RowInput, d_BF: Tensor, level: Tensor) -> PersonalLayer:
     """The last layer with its last output's weights and bias moved."""
     rows_DK, shared_CK = layer.weights
     unmoved = rows_DK.shape[1] - 1  # outputs before the last

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paml.engine.adapt import Adaptation, Rate, forward
-from paml.engine.choice import NO_CANDIDATE, LevelWeights
+from paml.engine.choice import Choices, LevelWeights, loss_and_count
 from paml.engine.heads import Head
 from paml.engine.inputs import FirstInput, ItemTable
 from paml.engine.layers import PersonalLayer
@@ -91,20 +91,16 @@ class Learner(nn.Module):
     def embed_items(self, batch: SupportBatch) -> tuple[ItemVectors, ItemTable]:
         """The batch's distinct items; for a closed form over items, with the covariance of their vectors."""
         items, table = self.network.embed_items(batch.items, batch.item_N)
-        if batch.log_chance_N is not None:  # thousands, multiplied many times: without gaps between rows that is faster
-            items = replace(items, vectors_ND=items.vectors_ND.contiguous())
-            table = ItemTable(items.vectors_ND)
-        return self._with_spread(items, batch.log_chance_N), table
+        return self._with_spread(replace(items, log_chance_N=batch.log_chance_N)), table
 
     def embed_all(self, features: Features, item_I: Tensor) -> tuple[ItemVectors, ItemTable]:
         """All items, for ranking and serving, in the form that takes less time and memory."""
         items, table = self.network.items.catalogue(features, item_I)
         return self._with_spread(items), table
 
-    def _with_spread(self, items: ItemVectors, log_chance_N: Tensor | None = None) -> ItemVectors:
+    def _with_spread(self, items: ItemVectors) -> ItemVectors:
         """Items with what the solver needs to know about all of them."""
-        needed = self.head.over_items and self.solver.needs_spread
-        return items.with_spread(log_chance_N) if needed else items
+        return items.with_spread() if self.head.over_items and self.solver.needs_spread else items
 
     def adapt(self, embedded: Embedded) -> Adapted:
         """Give each user a rate and adapt theta to the support set."""
@@ -140,20 +136,17 @@ class Learner(nn.Module):
         )
 
     def _adapt(self, embedded: Embedded, given: TrainingRate) -> Adapted:
-        x, y_BR, mask_BR, offset_BRK = self._known_rows(embedded)
-        theta = self.network.decision.theta()
-        adaptation = self.solver(theta, x, y_BR, mask_BR, given.rate, offset_BRK)
-        return Adapted(embedded, given.rate, adaptation, given.memory)
-
-    def _known_rows(self, embedded: Embedded) -> tuple[FirstInput, Tensor, Tensor, Tensor | None]:
-        """Inputs, targets, mask and offsets of the rows that a user is adapted to."""
-        support = embedded.batch.support
+        theta, support = self.network.decision.theta(), embedded.batch.support
         if self.known_weights is None:
             x = self.network.first_input(embedded, support)
-            return x, support.y_BR, support.mask_BR, embedded.offsets(x)
-        whole = self.network.whole_input(embedded, slice(None), None)
-        weight_BN = _scattered(embedded, support, self.known_weights(support.y_BR))
-        return whole, weight_BN, torch.ones_like(weight_BN), _corrected(embedded.offsets(whole), embedded.batch)
+            adaptation = self.solver(theta, x, support.y_BR, support.mask_BR, given.rate, embedded.offsets(x))
+        else:
+            weights_BE = embedded.choice_weights(theta[-1].rows_DK)
+            weight_BS = self.known_weights(support.y_BR) * support.mask_BR
+            items = embedded.items
+            choices = Choices(items.rows_NE, weights_BE, support.index_BR, weight_BS, items.spread_DD)
+            adaptation = self.solver.choose(theta, choices, given.rate)
+        return Adapted(embedded, given.rate, adaptation, given.memory)
 
     def outputs(self, adapted: Adapted, block: QueryBlock) -> Tensor:
         """Outputs of the adapted network for rows, (B, R, K)."""
@@ -185,15 +178,12 @@ class Learner(nn.Module):
             losses = [self.head.row_loss(self.outputs(adapted, block), block.y_BR) * block.mask_BR for block in blocks]
             counts = [block.mask_BR.sum(dim=1) for block in blocks]
             return torch.stack([loss.sum(dim=1) for loss in losses]).sum(dim=0), torch.stack(counts).sum(dim=0)
-        embedded = adapted.embedded
-        out_BNK = _corrected(self.outputs_of_all(adapted, slice(None), None), embedded.batch)
-        weights = [_scattered(embedded, block, self.head.chosen_weight(block.y_BR)) for block in blocks]
-        weight_BN = torch.stack(weights).sum(dim=0)
-        if given is not None:
-            excluded_BN = _scattered(embedded, given, given.mask_BR) > 0
-            out_BNK = out_BNK.masked_fill(excluded_BN.unsqueeze(-1), NO_CANDIDATE)
-            weight_BN = weight_BN.masked_fill(excluded_BN, 0.0)
-        return self.head.row_loss(out_BNK, weight_BN).sum(dim=1), weight_BN.sum(dim=1)
+        rows_DK = self.network.decision.theta()[-1].rows_DK
+        weights_BE = adapted.embedded.choice_weights(adapted.adaptation.layers[-1].own().get("rows_BDK", rows_DK))
+        index_BR = torch.cat([block.index_BR for block in blocks], dim=1)
+        weight_BR = torch.cat([self.head.chosen_weight(block.y_BR) * block.mask_BR for block in blocks], dim=1)
+        excluded = None if given is None else (given.index_BR, given.mask_BR)
+        return loss_and_count(adapted.embedded.items.rows_NE, weights_BE, index_BR, weight_BR, excluded)
 
 
 def _chances(batch: SupportBatch, width: int) -> Tensor:
@@ -202,18 +192,6 @@ def _chances(batch: SupportBatch, width: int) -> Tensor:
     rng = torch.Generator().manual_seed(zlib.crc32(np.ascontiguousarray(index_BR).tobytes()))
     chance_BD1 = torch.rand((len(index_BR), width, 1), generator=rng)
     return chance_BD1 if batch.whole is None else chance_BD1[batch.whole.share.part]
-
-
-def _scattered(embedded: Embedded, block: RowBlock, weight_BR: Tensor) -> Tensor:
-    """The weights of rows as weights of the batch's items, (B, N)."""
-    zeros_BN = weight_BR.new_zeros(len(weight_BR), len(embedded.items.vectors_ND))
-    return zeros_BN.scatter_add(1, block.index_BR, weight_BR * block.mask_BR)
-
-
-def _corrected(out_BNK: Tensor | None, batch: SupportBatch) -> Tensor:
-    """Outputs less the log chance of their items to be candidates at all, where these are a sample."""
-    assert out_BNK is not None, "items have biases"
-    return out_BNK if batch.log_chance_N is None else out_BNK - batch.log_chance_N.unsqueeze(-1)
 
 
 class Ensemble(nn.Module):

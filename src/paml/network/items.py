@@ -5,6 +5,7 @@ vector: what choosing an item says about the user.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +26,19 @@ class ItemVectors:
     spread_DD: Tensor | None = None
     """Covariance of the vectors, each weighted by how often its item is chosen: for a closed form over all items."""
 
-    def with_spread(self, correction_N: Tensor | None = None) -> "ItemVectors":
-        """The same with the covariance, under the chances that the items' biases give."""
+    log_chance_N: Tensor | None = None
+    """Log chance of each item to be among the batch's, where these are a sample of all items."""
+
+    @cached_property
+    def rows_NE(self) -> Tensor:
+        """For a choice, all that an item's output depends on: vector, bias and, in a sample, - log chance, (N, E)."""
         assert self.bias_NK is not None, "biases, from which chances follow"
-        bias_N = self.bias_NK[:, -1] if correction_N is None else self.bias_NK[:, -1] - correction_N
+        correction = [] if self.log_chance_N is None else [-self.log_chance_N.unsqueeze(-1)]
+        return torch.cat([self.vectors_ND, self.bias_NK, *correction], dim=1)
+
+    def with_spread(self) -> "ItemVectors":
+        """The same with the covariance, under the chances that the items' biases give."""
+        bias_N = self.rows_NE[:, self.vectors_ND.shape[1] :].sum(dim=1)
         p_N1 = torch.softmax(bias_N, dim=0).unsqueeze(-1)
         centred_ND = self.vectors_ND - (p_N1 * self.vectors_ND).sum(dim=0)
         return replace(self, spread_DD=(p_N1 * centred_ND).T @ centred_ND)
@@ -83,10 +93,9 @@ class Items(nn.Module):
         raise NotImplementedError
 
     def _read(self, table: nn.Parameter, known_N: Tensor) -> Tensor:
-        """The rows of a table of items."""
-        if self.rows is not None and self.rows.before_reading(table, known_N):
-            return nn.functional.embedding(known_N, table, sparse=True)
-        return table.index_select(0, known_N)
+        """The rows of a table of items; row 0 is zero, and learns nothing."""
+        sparse = self.rows is not None and self.rows.before_reading(table, known_N)
+        return nn.functional.embedding(known_N, table, padding_idx=0, sparse=sparse)
 
     def forward(self, features: Features, item_N: Tensor) -> ItemVectors:
         """The batch's distinct items."""
@@ -180,6 +189,6 @@ class ItemFactors(Items):
 
     def _learned(self, features: Features, item_N: Tensor) -> ItemVectors:
         known_N = self.known(item_N)
-        whole_NW = self.fields(features) + self._read(self.own, known_N) * (known_N > 0).unsqueeze(-1)
+        whole_NW = self.fields(features) + self._read(self.own, known_N)
         bias, choice = self._width, self._width + self._outputs
         return ItemVectors(whole_NW[:, :bias], whole_NW[:, bias:choice], whole_NW[:, choice:])

@@ -57,6 +57,19 @@ class Embedded:
         """What all rows of a user share: the embedding, and the constant 1, (B, C)."""
         return torch.cat([self.h_BH, self.h_BH.new_ones(len(self.h_BH), 1)], dim=1)
 
+    def choice_weights(self, weights_BDK: Tensor) -> Tensor:
+        """What the items' rows are multiplied by to choose among them: weights of the vectors and prior, ..., (B, E).
+
+        `weights_BDK` are each user's, or those of theta. What is the same for all items is left out.
+        """
+        B = len(self.h_BH)
+        vector_BD = weights_BDK.expand(B, -1, -1)[..., 0]
+        if self.prior_BDK is not None:
+            vector_BD = vector_BD + self.prior_BDK[:, :-1, 0]
+        ones_B1 = vector_BD.new_ones(B, 1)
+        scale_B1 = ones_B1 if self.bias_scale_B11 is None else self.bias_scale_B11[:, 0]
+        return torch.cat([vector_BD, scale_B1, *([] if self.items.log_chance_N is None else [ones_B1])], dim=1)
+
     def offsets(self, x: ItemInput | TableInput) -> Tensor | None:
         """What is added to the outputs of rows and not adapted, (B, R, K): item biases, and the user's prior."""
         bias_NK = self.items.bias_NK
@@ -137,4 +150,4 @@ class Network(nn.Module):
         context_BD = None
         if self.context.fields and context is not None:
             context_BD = self.context(context).expand(len(embedded.h_BH), -1)
-        return TableInput(embedded.table, items, embedded.shared(), context_BD, embedded.items.spread_DD)
+        return TableInput(embedded.table, items, embedded.shared(), context_BD)
