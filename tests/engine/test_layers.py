@@ -7,7 +7,7 @@ import torch
 
 import paml
 from paml.engine import layers
-from paml.engine.inputs import LayerInput, Weights
+from paml.engine.inputs import ItemInput, ItemTable, LayerInput, Weights
 from paml.engine.layers import AttendingLayer, PersonalLayer, SharedLayer
 from paml.episodes.batches import QueryBlock
 from paml.episodes.features import Features
@@ -140,3 +140,26 @@ def test_products_of_the_table_are_computed_once(world: paml.Dataset) -> None:
     torch.testing.assert_close(first, table.vectors_ND @ weights[: table.width])
     assert table.products(weights.clone()) is not first
     assert table.smallest_chunk == 1
+
+
+@pytest.mark.parametrize("items", [2, 40])
+@pytest.mark.parametrize("width", [2, 3])
+def test_features_are_rows_with_a_one_and_zeros_for_padding(items: int, width: int) -> None:
+    """However many items there are; with them, item vectors and the constant, or their first part, are multiplied."""
+    rng = torch.Generator().manual_seed(0)
+    vectors_ND = torch.randn(items, 3, generator=rng, requires_grad=True)
+    index_BR = torch.tensor([[0, 1, 1, 0], [1, 0, 0, 0]])
+    mask_BR = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    expected = torch.cat([vectors_ND[index_BR], torch.ones(2, 4, 1)], dim=2) * mask_BR.unsqueeze(-1)
+    x = ItemInput(ItemTable(vectors_ND), index_BR, torch.ones(2, 1), mask_BR=mask_BR)
+    plain = ItemInput(x.table, index_BR, x.shared_BC)
+    assert torch.equal(x.features(mask_BR), expected)
+    assert torch.equal(x.x_BRD, expected[..., :3])
+    assert torch.equal(plain.features(mask_BR), expected)
+    assert torch.equal(LayerInput(plain.x_BRD, x.shared_BC).features(mask_BR), expected)
+    weights_BFK = torch.randn(2, width + 1, 1, generator=rng)
+    times = plain.x_BRD[..., :width] @ weights_BFK[:, :width] + weights_BFK[:, width:]
+    torch.testing.assert_close(plain.items_times(weights_BFK), times)
+    torch.testing.assert_close(x.items_times(weights_BFK)[mask_BR > 0], times[mask_BR > 0])
+    grads = [torch.autograd.grad((one**3).sum(), vectors_ND)[0] for one in (x.features(mask_BR), expected)]
+    torch.testing.assert_close(*grads)

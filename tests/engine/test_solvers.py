@@ -21,31 +21,49 @@ def problem(users: int, rows: int, features: int) -> tuple[Tensor, Tensor, Tenso
     features_BSF = torch.randn(users, rows, features, generator=rng, dtype=torch.float64)
     features_BSF[0, rows // 2 :] = 0.0  # padding
     curvature_BS = torch.rand(users, rows, generator=rng, dtype=torch.float64) + 0.1
-    right_BSN = torch.randn(users, rows, 2, generator=rng, dtype=torch.float64)
-    return features_BSF, curvature_BS, right_BSN, torch.tensor([0.01, 1.0, 30.0][:users]).double().view(-1, 1, 1)
+    right_BS = torch.randn(users, rows, generator=rng, dtype=torch.float64)
+    return features_BSF, curvature_BS, right_BS, torch.tensor([0.01, 1.0, 30.0][:users]).double().view(-1, 1, 1)
 
 
-@pytest.mark.parametrize(("rows", "features"), [(3, 7), (7, 3), (5, 5), (1, 4)])
-def test_the_normal_equations_hold(rows: int, features: int) -> None:
-    """(X^T C X + 1 / alpha) d = X^T r, whether rows or features are fewer."""
-    x_BSF, curvature_BS, right_BSN, variance_B11 = problem(3, rows, features)
-    d_BFN = solve(x_BSF, curvature_BS, right_BSN, variance_B11)
-    left_BFN = x_BSF.mT @ (curvature_BS.unsqueeze(-1) * (x_BSF @ d_BFN)) + d_BFN / variance_B11
-    torch.testing.assert_close(left_BFN, x_BSF.mT @ right_BSN)
+def own_variances(variance_B11: Tensor, features: int) -> Tensor:
+    """One for every feature."""
+    return variance_B11 * (1 + torch.arange(features, dtype=torch.float64))
 
 
+SIZES = [(3, 7), (7, 3), (5, 5), (1, 4)]
+
+
+@pytest.mark.parametrize("curved", [True, False])
+@pytest.mark.parametrize(("rows", "features"), SIZES)
+def test_the_normal_equations_hold(rows: int, features: int, curved: bool) -> None:
+    """(X^T C X + 1 / V) d = X^T r, whether rows or features are fewer; without curvatures C is 1."""
+    x_BSF, curvature_BS, right_BS, variance_B11 = problem(3, rows, features)
+    for variance_B1F in (variance_B11, own_variances(variance_B11, features)):
+        d_BF = solve(x_BSF, curvature_BS if curved else None, right_BS, variance_B1F)
+        out_BS = (x_BSF @ d_BF.unsqueeze(-1)).squeeze(-1)
+        left_BF = (x_BSF.mT @ (curvature_BS * out_BS if curved else out_BS).unsqueeze(-1)).squeeze(-1)
+        torch.testing.assert_close(left_BF + d_BF / variance_B1F[:, 0], (x_BSF.mT @ right_BS.unsqueeze(-1)).squeeze(-1))
+        with torch.no_grad():
+            assert torch.equal(solve(x_BSF, curvature_BS if curved else None, right_BS, variance_B1F), d_BF)
+
+
+@pytest.mark.parametrize("curved", [True, False])
 @pytest.mark.parametrize(("rows", "features"), [(3, 5), (5, 3)])
-def test_gradients_agree_with_finite_differences(rows: int, features: int) -> None:
-    parts = tuple(part.requires_grad_() for part in problem(2, rows, features))
-    assert torch.autograd.gradcheck(solve, parts)
+def test_gradients_agree_with_finite_differences(rows: int, features: int, curved: bool) -> None:
+    x_BSF, curvature_BS, right_BS, variance_B11 = (part.requires_grad_() for part in problem(2, rows, features))
+    for variance_B1F in (variance_B11, own_variances(variance_B11.detach(), features).requires_grad_()):
+        if curved:
+            assert torch.autograd.gradcheck(solve, (x_BSF, curvature_BS, right_BS, variance_B1F))
+        else:
+            assert torch.autograd.gradcheck(lambda x, *others: solve(x, None, *others), (x_BSF, right_BS, variance_B1F))
 
 
 def test_a_certain_click_has_finite_gradients() -> None:
-    x_BSF, _, right_BSN, variance_B11 = problem(2, 2, 4)
+    x_BSF, _, right_BS, variance_B11 = problem(2, 2, 4)
     curvature_BS = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
-    d_BFN = solve(x_BSF, curvature_BS, right_BSN, variance_B11)
-    torch.testing.assert_close(d_BFN, variance_B11 * (x_BSF.mT @ right_BSN))
-    d_BFN.sum().backward()
+    d_BF = solve(x_BSF, curvature_BS, right_BS, variance_B11)
+    torch.testing.assert_close(d_BF, variance_B11[:, 0] * (x_BSF.mT @ right_BS.unsqueeze(-1)).squeeze(-1))
+    d_BF.sum().backward()
     assert curvature_BS.grad is not None
     assert curvature_BS.grad.isfinite().all()
 
@@ -101,15 +119,17 @@ def test_each_support_row_added_its_own_gradient(world: paml.Dataset) -> None:
 
 @torch.no_grad()
 def test_each_support_row_added_its_residual_in_closed_form(world: paml.Dataset) -> None:
-    """(x H^-1 f_j) r_j with H = sum_j c f_j f_j^T + 1 / alpha, c = 2 for squared error; without steps nothing."""
+    """(x H^-1 f_j) r_j with H = sum_j c f_j f_j^T + 1 / V, c = 2 for squared error; without steps nothing."""
     learner, batch, _ = make(world, "ridge", users=1)
     adapted = learner.adapt(learner.embed(batch))
     solution, last = adapted.adaptation.solution, len(adapted.adaptation.layers) - 1
     assert solution is not None
     _, inputs = forward(adapted.adaptation.layers, learner.network.first_input(adapted.embedded, batch.query))
     features_SF, x_RD = solution.features_BSF[0], inputs[-1].x_BRD[0]
-    hessian_FF = 2 * features_SF.T @ features_SF + torch.eye(features_SF.shape[1]) / adapted.rate.per_user(1)
-    query_RF = torch.cat([x_RD, learner.solver.level.expand(len(x_RD), 1)], dim=1)
+    variance_F = adapted.rate.per_user(1).repeat(features_SF.shape[1])
+    variance_F[-1] *= learner.solver.level**2
+    hessian_FF = 2 * features_SF.T @ features_SF + (1 / variance_F).diag()
+    query_RF = torch.cat([x_RD, torch.ones(len(x_RD), 1)], dim=1)
     expected_RS = query_RF @ torch.linalg.inv(hessian_FF) @ features_SF.T * solution.residual_BS[0]
     zero_SK = torch.zeros(len(features_SF), 1, dtype=torch.float64)
     added_RSK = learner.solver.attribution(adapted.adaptation, adapted.rate, last, inputs[-1], zero_SK)

@@ -138,8 +138,8 @@ class Solution(NamedTuple):
     curvature_BS: Tensor
     residual_BS: Tensor
     """r_j = curvature_j f_j d_before - slope_j"""
-    level: Tensor
-    """The constant among the features."""
+    variance_B1F: Tensor
+    """The prior's, of every feature."""
 
 
 class ChoiceSteps(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from paml.engine.joint import JointTable
 from paml.engine.ops import lookup, times_transposed, transposed_times
@@ -50,6 +51,10 @@ class LayerInput:
     def transposed_times(self, values_BRK: Tensor) -> Tensor:
         """X^T V, (B, D, K)."""
         return transposed_times(self.x_BRD, values_BRK)
+
+    def features(self, mask_BR: Tensor) -> Tensor:
+        """The rows with the constant 1 as a further input; zeros where there is padding, (B, R, D + 1)."""
+        return _features(self.x_BRD, mask_BR)
 
 
 class ItemTable:
@@ -93,6 +98,14 @@ class ItemTable:
         """The vectors of some items, (R, D)."""
         return self.vectors_ND.index_select(0, index_R)
 
+    def features(self, index_BR: Tensor, mask_BR: Tensor) -> Tensor:
+        """Rows with the constant 1 as a further entry; zeros where there is padding, (B, R, D + 1)."""
+        N = len(self.vectors_ND)
+        if index_BR.numel() < N or self.width > self.vectors_ND.shape[1]:
+            return _features(self.rows(index_BR.flatten()).view(*index_BR.shape, -1), mask_BR)
+        table_NF = pad(_with_one(self.vectors_ND), (0, 0, 0, 1))  # a row of zeros for padding
+        return table_NF.index_select(0, index_BR.masked_fill(mask_BR == 0, N).flatten()).view(*index_BR.shape, -1)
+
     def chunk(self, items: slice) -> Tensor:
         """The vectors of a chunk of the items, (R, D)."""
         return self.vectors_ND[items]
@@ -113,13 +126,28 @@ class ItemInput:
     index_BR: Tensor
     shared_BC: Tensor
     context_BRD: Tensor | None = None
+    mask_BR: Tensor | None = None
+    """0 for padding, if `features` are needed, too: rows are read once for both, and those of padding are zeros."""
     is_first: bool = True
 
     @cached_property
     def x_BRD(self) -> Tensor:
         """The rows materialised, once."""
+        if self._features_BRF is not None:
+            return self._features_BRF[..., :-1]
         x_BRD = self.table.rows(self.index_BR.flatten()).view(*self.index_BR.shape, self.table.width)
         return x_BRD if self.context_BRD is None else torch.cat([x_BRD, self.context_BRD], dim=-1)
+
+    @cached_property
+    def _features_BRF(self) -> Tensor | None:
+        """Rows of the table with the constant 1, where they are needed."""
+        if self.mask_BR is None or self.context_BRD is not None:
+            return None
+        return self.table.features(self.index_BR, self.mask_BR)
+
+    def features(self, mask_BR: Tensor) -> Tensor:
+        """The rows with the constant 1 as a further input; zeros where there is padding, (B, R, D + 1)."""
+        return _features(self.x_BRD, mask_BR) if self._features_BRF is None else self._features_BRF
 
     @cached_property
     def gram_BRR(self) -> Tensor:
@@ -153,9 +181,12 @@ class ItemInput:
         """X^T V, (B, D, K)."""
         return transposed_times(self.x_BRD, values_BRK)
 
-    def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """The same for the item vectors alone, without context, or for their first part, as wide as the weights."""
-        return torch.baddbmm(shared_B1K, self.x_BRD[..., : weights_BDK.shape[1]], weights_BDK)
+    def items_times(self, weights_BFK: Tensor) -> Tensor:
+        """The same for the item vectors alone, or for their first part, and the constant 1, the last of the weights."""
+        D = weights_BFK.shape[1] - 1
+        if self._features_BRF is not None and self.table.width == D:
+            return self._features_BRF @ weights_BFK
+        return torch.baddbmm(weights_BFK[:, D:], self.x_BRD[..., :D], weights_BFK[:, :D])
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """The table's entries for the rows' items, (B, R, K)."""
@@ -200,10 +231,14 @@ class TableInput:
             D = self.table.width
             shared_B1K = shared_B1K + self.context_BD.unsqueeze(1) @ weights_BDK[:, D:]
             weights_BDK = weights_BDK[:, :D]
-        return self.items_times(weights_BDK, shared_B1K)
+        return self._times(weights_BDK, shared_B1K)
 
-    def items_times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
-        """The same for the item vectors alone, or for their first part: one product for all users."""
+    def items_times(self, weights_BFK: Tensor) -> Tensor:
+        """The same for the item vectors alone, or for their first part, and the constant 1, the last of the weights."""
+        return self._times(weights_BFK[:, :-1], weights_BFK[:, -1:])
+
+    def _times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
+        """One product for all users."""
         B, D, K = weights_BDK.shape
         weights_ED = weights_BDK.mT.reshape(B * K, D)
         return self.table.chunk_times(weights_ED, shared_B1K.reshape(-1, 1), self.items).view(B, K, -1).mT
@@ -217,6 +252,16 @@ FirstInput = ItemInput | TableInput
 RowInput = LayerInput | ItemInput
 """Inputs of a layer for a user's own rows; those of the first one (`is_first`) are the same in every step."""
 AnyInput = RowInput | TableInput
+
+
+def _with_one(x: Tensor) -> Tensor:
+    """Rows with a 1 at their end."""
+    return pad(x, (0, 1), value=1.0)
+
+
+def _features(x_BRD: Tensor, mask_BR: Tensor) -> Tensor:
+    """Rows with a 1 at their end; zeros where there is padding."""
+    return _with_one(x_BRD) * mask_BR.unsqueeze(-1)
 
 
 def _shared_product(shared_BC: Tensor, key_BC: Tensor) -> Tensor:

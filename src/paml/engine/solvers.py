@@ -19,14 +19,25 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from paml.engine.adapt import Adaptation, ChoiceSolution, ChoiceSteps, Rate, Solution, Theta, adapt, divisor, forward
+from paml.engine.adapt import (
+    MIN_VARIANCE,
+    Adaptation,
+    ChoiceSolution,
+    ChoiceSteps,
+    Rate,
+    Solution,
+    Theta,
+    adapt,
+    divisor,
+    forward,
+)
 from paml.engine.choice import Choices
 from paml.engine.heads import Head
 from paml.engine.inputs import ItemInput, RowInput, Weights
 from paml.engine.joint import Columns, JointSolver
 from paml.engine.joint_solvers import JointClosedForm, JointSteps
 from paml.engine.layers import PersonalLayer, SharedLayer
-from paml.engine.newton import newton, solve
+from paml.engine.newton import System, newton
 from paml.errors import SettingsError
 from paml.registry import Registry, callable_entry
 from paml.settings import Settings
@@ -46,6 +57,8 @@ class Solver(nn.Module):
     """Adapts theta to the support sets of a batch; gives the prior that this implies, and each row's part in it."""
 
     steps: int
+    needs_features = False
+    """Whether the last layer's inputs are needed with a constant, and as zeros where there is padding."""
     needs_spread = False
     """Whether a choice needs the covariance of all item vectors."""
 
@@ -199,11 +212,11 @@ class GradientSteps(Solver):
 class ClosedForm(Solver):
     """The last layer in closed form; the layers before it are shared by all users.
 
-    The last layer's features are its inputs and a constant, whose size is learned: how much users differ in their
+    The last layer's features are its inputs and the constant 1, whose prior is learned: how much users differ in their
     level, relative to their taste. Of several outputs only the last is moved (the log-odds of a click).
     """
 
-    needs_spread = True
+    needs_features = needs_spread = True
 
     def __init__(self, head: Head, settings: SolverSettings) -> None:
         """Steps are Newton steps; for squared error one is exact, and no more are taken."""
@@ -222,13 +235,14 @@ class ClosedForm(Solver):
         out_BSK, inputs = forward(layers, x)
         out_BSK = out_BSK if offset_BSK is None else out_BSK + offset_BSK
         last = inputs[-1]
-        features_BSF = torch.cat([last.x_BRD, self.level.expand(*mask_BS.shape, 1)], dim=-1) * mask_BS.unsqueeze(-1)
-        variance_B11 = rate.prior_variance().view(-1, 1, 1)
-        found = newton(features_BSF, out_BSK, y_BS, self.head, variance_B11, self.steps)
+        features_BSF = last.features(mask_BS)
+        relative_F = nn.functional.pad((self.level**2).view(1), (features_BSF.shape[2] - 1, 0), value=1.0)
+        variance_B1F = rate.prior_variance().view(-1, 1, 1) * relative_F.clamp(min=MIN_VARIANCE)
+        found = newton(features_BSF, out_BSK, y_BS, self.head, variance_B1F, self.steps)
         if found is None:
             return Adaptation(layers)
-        solution = Solution(features_BSF, found.curvature_BS, found.residual_BS, self.level)
-        return Adaptation((*layers[:-1], _moved(layers[-1], last, found.d_BF, self.level)), solution=solution)
+        solution = Solution(features_BSF, found.curvature_BS, found.residual_BS, variance_B1F)
+        return Adaptation((*layers[:-1], _moved(layers[-1], last, found.d_BF)), solution=solution)
 
     def choose(self, theta: Theta, choices: Choices, rate: Rate) -> Adaptation:
         """Ridge regression with the Gram matrix of all items z.
@@ -270,10 +284,9 @@ class ClosedForm(Solver):
         if solution is None or k < len(adaptation.layers) - 1:
             return total_RSK
         x_RD = x.x_BRD[0]
-        feature_RF = torch.cat([x_RD, solution.level.expand(len(x_RD), 1)], dim=1)
+        feature_RF = torch.cat([x_RD, x_RD.new_ones(len(x_RD), 1)], dim=1)
         residual_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
-        variance_111 = rate.prior_variance().view(-1, 1, 1)
-        key_1FS = solve(solution.features_BSF, solution.curvature_BS, residual_1SS, variance_111)
+        key_1FS = System.of(solution.features_BSF, solution.curvature_BS, solution.variance_B1F).solve(residual_1SS)
         last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
         return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)
 
@@ -322,13 +335,14 @@ def _shifted(weights: Weights, moved_BD: Tensor) -> PersonalLayer:
     return PersonalLayer(rows_DK + moved_BD.unsqueeze(-1), shared_CK.expand(len(moved_BD), -1, -1))
 
 
-def _moved(layer: SharedLayer, x: RowInput, d_BF: Tensor, level: Tensor) -> PersonalLayer:
+def _moved(layer: SharedLayer, x: RowInput, d_BF: Tensor) -> PersonalLayer:
     """The last layer with its last output's weights and bias moved."""
     rows_DK, shared_CK = layer.weights
     unmoved = rows_DK.shape[1] - 1  # outputs before the last
     rows_BDK = nn.functional.pad(d_BF[:, :-1].unsqueeze(-1), (unmoved, 0))
-    bias_B1K = (level * d_BF[:, -1:]).unsqueeze(-1)
-    shared_BCK = nn.functional.pad(bias_B1K, (unmoved, 0, x.shared_BC.shape[1] - 1, 0))  # the bias comes last
+    shared_BCK = nn.functional.pad(
+        d_BF[:, -1:].unsqueeze(-1), (unmoved, 0, x.shared_BC.shape[1] - 1, 0)
+    )  # the bias comes last
     return PersonalLayer(rows_DK + rows_BDK, shared_CK + shared_BCK)
 
 

@@ -138,7 +138,8 @@ class Learner(nn.Module):
     def _adapt(self, embedded: Embedded, given: TrainingRate) -> Adapted:
         theta, support = self.network.decision.theta(), embedded.batch.support
         if self.known_weights is None:
-            x = self.network.first_input(embedded, support)
+            mask_BS = support.mask_BR if self.solver.needs_features else None
+            x = self.network.first_input(embedded, support, mask_BS)
             adaptation = self.solver(theta, x, support.y_BR, support.mask_BR, given.rate, embedded.offsets(x))
         else:
             weights_BE = embedded.choice_weights(theta[-1].rows_DK)

@@ -78,7 +78,7 @@ class Embedded:
             offset_BRK = offset_BRK * self.bias_scale_B11
         if self.prior_BDK is None:
             return offset_BRK
-        prior_BRK = x.items_times(self.prior_BDK[:, :-1], self.prior_BDK[:, -1:])
+        prior_BRK = x.items_times(self.prior_BDK)
         return prior_BRK if offset_BRK is None else offset_BRK + prior_BRK
 
 
@@ -138,12 +138,12 @@ class Network(nn.Module):
             scale_B11 = ((1 + support.mask_BR.sum(dim=1)) ** self.bias_power).view(-1, 1, 1)
         return Embedded(batch, self.embed_users(batch.users), items, table, prior_BDK, scale_B11)
 
-    def first_input(self, embedded: Embedded, block: QueryBlock) -> ItemInput:
-        """The first layer's input for support or query rows."""
+    def first_input(self, embedded: Embedded, block: QueryBlock, mask_BR: Tensor | None = None) -> ItemInput:
+        """The first layer's input for support or query rows; with a mask, if their features are needed, too."""
         context_BRD = None
         if self.context.fields and block.context is not None:
             context_BRD = self.context(block.context).view(*block.index_BR.shape, -1)
-        return ItemInput(embedded.table, block.index_BR, embedded.shared(), context_BRD)
+        return ItemInput(embedded.table, block.index_BR, embedded.shared(), context_BRD, mask_BR)
 
     def whole_input(self, embedded: Embedded, items: slice, context: Features | None) -> TableInput:
         """The first layer's input for a chunk of the items, the same for all users, in one context."""

@@ -36,8 +36,7 @@ class UserPrior(nn.Module):
         parts = [] if self.profile is None else [self.profile(users)]
         if self.choice is not None:
             assert choice_NG is not None
-            rows_BSG = choice_NG.index_select(0, index_BS.flatten()).view(*index_BS.shape, -1)
-            sum_BG = (rows_BSG * mask_BS.unsqueeze(-1)).sum(dim=1)
+            sum_BG = nn.functional.embedding_bag(index_BS, choice_NG, per_sample_weights=mask_BS, mode="sum")
             parts.append(sum_BG * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt() @ self.choice)
         return torch.stack(parts).sum(dim=0).view(-1, *self._shape) if parts else None
 
