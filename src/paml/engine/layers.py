@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paml.engine.inputs import AnyInput, RowInput, Weights
-from paml.engine.ops import backpropagate, times_transposed, where_active
+from paml.engine.ops import attend, backpropagate, times_transposed, where_active
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class AttendingLayer:
     def forward(self, x: AnyInput) -> Tensor:
         """x W - alpha (x X^T) D; the shared inputs add one number per user to the products."""
         products_BRS = x.attend(self.keys_BSD, self.shared_key_BC)
-        return torch.baddbmm(x.project(self.weights), self.alpha_B11 * products_BRS, self.values_BSK, alpha=-1)
+        return attend(x.project(self.weights), self.alpha_B11, products_BRS, self.values_BSK)
 
     def backward(self, grad_BRK: Tensor, active_BRD: Tensor) -> Tensor:
         """Gradient w.r.t. the rows' inputs before their ReLU: g W^T - alpha (g D^T) X where the input is above 0."""

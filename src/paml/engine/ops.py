@@ -1,8 +1,7 @@
 """Products that the layers are made of, with gradients that touch memory as little as possible.
 
 Plain autograd returns the gradient of a transposed factor as a transposed view, and elementwise operations on such
-a view cost many times as much; here all gradients are contiguous, and computed in place where possible. Without
-gradients they are plain operations, which `torch.func` can transform.
+a view cost many times as much; here all gradients are contiguous, and computed in place where possible.
 
 Legend: B users, R rows, D inputs, K outputs, N distinct items.
 """
@@ -45,6 +44,26 @@ class _TransposedTimes(torch.autograd.Function):
         a_BRD, b_BRK = ctx.saved_tensors
         needs_a, needs_b = ctx.needs_input_grad
         return b_BRK @ grad.mT if needs_a else None, a_BRD @ grad if needs_b else None
+
+
+class _Attend(torch.autograd.Function):
+    """base - alpha A V, in place: the scores are small, and only they are multiplied by alpha."""
+
+    @staticmethod
+    def forward(ctx: Any, base_BRK: Tensor, alpha_B11: Tensor, products_BRS: Tensor, values_BSK: Tensor) -> Tensor:
+        ctx.mark_dirty(base_BRK)
+        ctx.save_for_backward(alpha_B11, products_BRS, values_BSK)
+        return base_BRK.baddbmm_(alpha_B11 * products_BRS, values_BSK, alpha=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        alpha_B11, products_BRS, values_BSK = ctx.saved_tensors
+        minus_B11 = -alpha_B11
+        to_scores_BRS = grad_BRK @ values_BSK.mT
+        to_alpha_B11 = -(to_scores_BRS * products_BRS).sum(dim=(1, 2), keepdim=True)
+        to_values_BSK = (minus_B11 * products_BRS).mT @ grad_BRK
+        return grad_BRK, to_alpha_B11, to_scores_BRS.mul_(minus_B11), to_values_BSK
 
 
 class _Lookup(torch.autograd.Function):
@@ -98,6 +117,14 @@ def transposed_times(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
         return a_BRD.mT @ b_BRK
     product: Tensor = _TransposedTimes.apply(a_BRD, b_BRK)  # type: ignore[no-untyped-call]
     return product
+
+
+def attend(base_BRK: Tensor, alpha_B11: Tensor, products_BRS: Tensor, values_BSK: Tensor) -> Tensor:
+    """base - alpha A V, (B, R, K); the base, which nobody else may need, is overwritten."""
+    if not torch.is_grad_enabled():
+        return base_BRK.baddbmm_(alpha_B11 * products_BRS, values_BSK, alpha=-1)
+    attended_BRK: Tensor = _Attend.apply(base_BRK, alpha_B11, products_BRS, values_BSK)  # type: ignore[no-untyped-call]
+    return attended_BRK
 
 
 def lookup(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
