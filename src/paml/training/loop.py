@@ -26,9 +26,9 @@ from paml.errors import FormatError, TrainingError
 from paml.evaluation.metrics import headline
 from paml.evaluation.scoring import choice_loss, evaluate_tasks
 from paml.files import listed, write_text
-from paml.methods.learner import Ensemble
+from paml.methods.learner import Ensemble, Learner
 from paml.methods.merge import settings_in_use
-from paml.methods.objectives import ObjectiveSettings
+from paml.methods.objectives import MetaLoss, ObjectiveSettings
 from paml.methods.registry import build_ensemble, find_method, fit_to_data
 from paml.progress import Progress, Step
 from paml.recommend.catalogue import write_catalogue
@@ -39,7 +39,7 @@ from paml.training.ema import WeightAverage
 from paml.training.loggers import OpenLogger, Training, logging_to
 from paml.training.merging import merged
 from paml.training.optim import OuterOptimizer
-from paml.training.parallel import exchange_members, own_members, share_of, shared_backward
+from paml.training.parallel import exchange_members, own_members, share_of, shared_gradients, weight_of
 from paml.training.ranks import Ranks
 from paml.training.recipe import OuterSettings
 from paml.training.run import METRICS, WEIGHTS, RunSettings, companions, load_state, write_settings
@@ -185,18 +185,10 @@ class Trainer:
         """
         self._optimizer.zero_grad()
         members = [self._ensemble.members[k] for k in self._own]
-        try:
-            found = [self._objective(member, batch) for member, batch in zip(members, batches, strict=True)]
-        except NoSolutionError:  # the closed form's system has overflowed
-            self._raise_diverged(float("nan"), batches)
-        loss_M = torch.stack([loss.value for loss in found])
-        values = loss_M.detach().numpy(force=True).astype(np.float64)
-        if not np.isfinite(values).all():
-            self._raise_diverged(float(values.mean()), batches)
-        if self._ranks.size == 1 or self._by_members:
-            loss_M.sum().backward()  # type: ignore[no-untyped-call]
-        else:
-            values, found = shared_backward(self._ranks, members, found, batches, meanwhile)
+        found = [self._differentiated(member, batch) for member, batch in zip(members, batches, strict=True)]
+        values = np.array([loss.value.item() for loss in found])
+        if self._shares_users:
+            values, found = shared_gradients(self._ranks, members, found, batches, meanwhile)
         for member in members if self._outer.clip_norm else ():
             torch.nn.utils.clip_grad_norm_(member.parameters(), self._outer.clip_norm)
         self._optimizer.step()
@@ -206,8 +198,26 @@ class Trainer:
                 member.rates.finish_step(loss.memory, self._outer.outer_rate)
         return float(np.mean([value * count for value, count in zip(values, users, strict=True)]))
 
-    def _raise_diverged(self, value: float, batches: list[TensorBatch]) -> NoReturn:
-        user_B = np.concatenate([batch.user_B for batch in batches]).tolist()
+    def _differentiated(self, member: Learner, batch: TensorBatch) -> MetaLoss:
+        """A member's meta-loss, with its gradients: one member after the other, in the memory of the one before."""
+        try:
+            loss = self._objective(member, batch)
+        except NoSolutionError:  # the closed form's system has overflowed
+            self._raise_diverged(float("nan"), batch)
+        value = loss.value.item()
+        if not np.isfinite(value):
+            self._raise_diverged(value, batch)
+        weighted = loss.value * weight_of(loss, batch) if self._shares_users else loss.value
+        weighted.backward()  # type: ignore[no-untyped-call]
+        return loss._replace(value=loss.value.detach())
+
+    @property
+    def _shares_users(self) -> bool:
+        """Whether other ranks have users of the same batches."""
+        return self._ranks.size > 1 and not self._by_members
+
+    def _raise_diverged(self, value: float, batch: TensorBatch) -> NoReturn:
+        user_B = batch.user_B.tolist()
         users = ", ".join(self._data.users().select("user").collect()["user"].gather(user_B).head(5))
         raise TrainingError(
             f"the loss is {value} in epoch {self._position.epoch + 1}, batch {self._position.batch + 1}"

@@ -31,22 +31,20 @@ def share_of(ranks: Ranks, users: int) -> Share | None:
     return Share(slice(ranks.rank, None, ranks.size) if counts else slice(0, 1), counts=counts)
 
 
-def shared_backward(
+def shared_gradients(
     ranks: Ranks,
     members: Sequence[Learner],
     found: Sequence[MetaLoss],
     batches: Sequence[TensorBatch],
     meanwhile: Callable[[], None],
 ) -> tuple[np.ndarray, list[MetaLoss]]:
-    """The members' losses of whole batches, with their gradients, and the memory updates of all ranks.
+    """The members' losses of whole batches and, in place of their own gradients, those; and all memory updates.
 
-    `meanwhile` is done while gradients are on their way.
+    Gradients are those of this rank's losses times their weights. `meanwhile` is done while they are on their way.
     """
-    weight_M = torch.stack([_weight(loss, batch) for loss, batch in zip(found, batches, strict=True)])
-    value_M = torch.stack([loss.value for loss in found])
-    loss_M = value_M * weight_M
-    loss_M.sum().backward()  # type: ignore[no-untyped-call]
-    own = zip(members, torch.stack([loss_M.detach(), weight_M], dim=1), strict=True)
+    weight_M = torch.stack([weight_of(loss, batch) for loss, batch in zip(found, batches, strict=True)])
+    loss_M = torch.stack([loss.value for loss in found]) * weight_M
+    own = zip(members, torch.stack([loss_M, weight_M], dim=1), strict=True)
     sums = [_sum_gradients(ranks, member, loss_and_weight, meanwhile) for member, loss_and_weight in own]
     steps = [
         loss if loss.memory is None else loss._replace(memory=_gathered(ranks, loss.memory, _counts(batch), total))
@@ -55,15 +53,15 @@ def shared_backward(
     return np.array([value / total for value, total in sums]), steps
 
 
-def _counts(batch: TensorBatch) -> bool:
-    return batch.whole is None or batch.whole.share.counts
-
-
-def _weight(loss: MetaLoss, batch: TensorBatch) -> Tensor:
+def weight_of(loss: MetaLoss, batch: TensorBatch) -> Tensor:
     """How much the mean over this rank's users counts."""
     if not _counts(batch):
         return torch.zeros_like(loss.value)
     return loss.value.new_tensor(float(len(batch.user_B))) if loss.weight is None else loss.weight.detach()
+
+
+def _counts(batch: TensorBatch) -> bool:
+    return batch.whole is None or batch.whole.share.counts
 
 
 def _sum_gradients(
