@@ -9,6 +9,7 @@ softmax  chances and expectations over a table of items, with gradients written 
 adapt    gradient steps: one step is attention over the support set
 solvers  the inner problem of a user: gradient steps, or the closed form
 newton   the closed form's arithmetic
+descent  the arithmetic of gradient steps on a squared error, for networks of one layer
 joint    all members of an ensemble as one problem, for networks of one layer
 joint_solvers  the two solvers for all members at once
 solo     the same user by user, in NumPy

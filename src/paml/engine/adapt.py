@@ -44,6 +44,9 @@ class Rate(Protocol):
     def applied(self, gradient_BD: Tensor) -> Tensor:
         """Rates times gradients of the last output's weights, (B, D), or several gradients of a single user."""
 
+    def of_features(self, shared_BC: Tensor, width: int) -> Tensor:
+        """Rates of the weights of a row's inputs, and how far a gradient of 1 in all rows moves an output, (B, F)."""
+
     def prior_variance(self) -> Tensor:
         """alpha_i as the variance of a prior, kept above 0, (B)."""
 
@@ -76,6 +79,11 @@ class RatePerUser:
     def applied(self, gradient_BD: Tensor) -> Tensor:
         """alpha g"""
         return self.alpha_B.unsqueeze(-1) * gradient_BD
+
+    def of_features(self, shared_BC: Tensor, width: int) -> Tensor:
+        """alpha, and alpha times the squares of the shared inputs."""
+        alpha_B1 = self.alpha_B.unsqueeze(-1)
+        return torch.cat([alpha_B1.expand(-1, width), alpha_B1 * (shared_BC**2).sum(dim=1, keepdim=True)], dim=1)
 
     def prior_variance(self) -> Tensor:
         """alpha_B, kept above 0."""
@@ -113,6 +121,11 @@ class RatePerParameter:
         """A g, weight by weight."""
         return self.theta[-1].rows_DK[:, -1] * gradient_BD
 
+    def of_features(self, shared_BC: Tensor, width: int) -> Tensor:
+        """A, and those of the shared inputs times their squares; of the last output."""
+        rows_D, shared_C = (part[:, -1] for part in self.theta[-1])
+        return torch.cat([rows_D.expand(len(shared_BC), -1), (shared_BC**2 @ shared_C).unsqueeze(-1)], dim=1)
+
     def prior_variance(self) -> Tensor:
         """Never called: a prior has one variance per user."""
         raise NotImplementedError
@@ -147,8 +160,6 @@ class ChoiceSteps(NamedTuple):
 
     means: tuple[Tensor, ...]
     """The expected item vector under the user's chances before each step, (B, D)."""
-    gradient_BD: Tensor
-    """dL_i/dw at theta; what a user's rows share has none, because it has no effect on chances."""
 
 
 class ChoiceSolution(NamedTuple):
@@ -170,11 +181,13 @@ class Adaptation:
     steps: tuple[Step, ...] = ()
     solution: Solution | None = None
     choice: ChoiceSteps | ChoiceSolution | None = None
+    squared_gradient_B: Tensor | None = None
+    """||dL_i/dtheta||^2 at theta, where it does not follow from `steps`."""
 
     def gradient_norm(self) -> Tensor:
         """||dL_i/dtheta||^2 at theta, per user, from the first step (the regulariser of REG-PAML, Sec. 4.3)."""
-        if isinstance(self.choice, ChoiceSteps):
-            return (self.choice.gradient_BD**2).sum(dim=1)
+        if self.squared_gradient_B is not None:
+            return self.squared_gradient_B
         assert self.steps, "without inner steps no gradient was computed"
         norms = [_squared_norm(x, grad_BSK) for x, grad_BSK in zip(*self.steps[0], strict=True)]
         return torch.stack(norms).sum(dim=0)

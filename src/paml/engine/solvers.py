@@ -32,6 +32,7 @@ from paml.engine.adapt import (
     forward,
 )
 from paml.engine.choice import Choices
+from paml.engine.descent import descend
 from paml.engine.heads import Head
 from paml.engine.inputs import ItemInput, RowInput, Weights
 from paml.engine.joint import Columns, JointSolver
@@ -57,8 +58,12 @@ class Solver(nn.Module):
     """Adapts theta to the support sets of a batch; gives the prior that this implies, and each row's part in it."""
 
     steps: int
-    needs_features = False
-    """Whether the last layer's inputs are needed with a constant, and as zeros where there is padding."""
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether the last layer's inputs are needed with a constant, and as zeros where there is padding."""
+        return False
+
     needs_spread = False
     """Whether a choice needs the covariance of all item vectors."""
 
@@ -126,6 +131,8 @@ class GradientSteps(Solver):
         self, theta: Theta, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
     ) -> Adaptation:
         """theta_i = theta - alpha_i dL_i/dtheta, repeated `steps` times."""
+        if self.needs_features and len(theta) == 1 and self.steps and torch.is_grad_enabled():
+            return self._descend(theta[0], x, y_BS, mask_BS, rate, offset_BSK)
         return adapt(
             theta,
             x,
@@ -138,6 +145,25 @@ class GradientSteps(Solver):
             offset_BSK=offset_BSK,
             pseudo_count=self._pseudo_count(),
         )
+
+    @property
+    def needs_features(self) -> bool:
+        """In training, for a squared error."""
+        return self.head.quadratic and not self.first_order
+
+    def _descend(
+        self, weights: Weights, x: ItemInput, y_BS: Tensor, mask_BS: Tensor, rate: Rate, offset_BSK: Tensor | None
+    ) -> Adaptation:
+        """The same for a squared error and a single layer, in fewer operations (descent.py); steps are not kept."""
+        layer = SharedLayer(weights)
+        out_BSK = layer.forward(x) if offset_BSK is None else layer.forward(x) + offset_BSK
+        weight_BS = 2 * mask_BS / divisor(mask_BS.sum(dim=1, keepdim=True), self._pseudo_count())
+        rates_BF = rate.of_features(x.shared_BC, len(weights.rows_DK))
+        features_BSF = x.features(mask_BS)
+        moved_BF, slope_BF = descend(features_BSF, out_BSK.squeeze(-1) - y_BS, weight_BS, rates_BF, self.steps)
+        level_B = slope_BF[:, -1] ** 2 * (x.shared_BC**2).sum(dim=1)
+        squared_B = (slope_BF[:, :-1] ** 2).sum(dim=1) + level_B
+        return Adaptation((_moved(layer, x, moved_BF),), squared_gradient_B=squared_B)
 
     def choose(self, theta: Theta, choices: Choices, rate: Rate) -> Adaptation:
         """The gradient of - sum_j k_j log p_j is n E z - sum_j k_j z_j: every step is one expectation."""
@@ -153,7 +179,9 @@ class GradientSteps(Solver):
             moved_BD = moved_BD - rate.applied(slopes[-1])
         if not slopes:
             return Adaptation(tuple(SharedLayer(weights) for weights in theta))
-        return Adaptation((_shifted(theta[-1], moved_BD),), choice=ChoiceSteps(tuple(means), slopes[0]))
+        squared_B = (slopes[0] ** 2).sum(dim=1)  # what a user's rows share has no effect on chances, and no gradient
+        layers = (_shifted(theta[-1], moved_BD),)
+        return Adaptation(layers, choice=ChoiceSteps(tuple(means)), squared_gradient_B=squared_B)
 
     def _pseudo_count(self) -> Tensor | None:
         """c"""

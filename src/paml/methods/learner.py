@@ -138,8 +138,8 @@ class Learner(nn.Module):
     def _adapt(self, embedded: Embedded, given: TrainingRate) -> Adapted:
         theta, support = self.network.decision.theta(), embedded.batch.support
         if self.known_weights is None:
-            mask_BS = support.mask_BR if self.solver.needs_features else None
-            x = self.network.first_input(embedded, support, mask_BS)
+            in_training = torch.is_grad_enabled() and len(theta) == 1 and self.solver.needs_features
+            x = self.network.first_input(embedded, support, support.mask_BR if in_training else None)
             adaptation = self.solver(theta, x, support.y_BR, support.mask_BR, given.rate, embedded.offsets(x))
         else:
             weights_BE = embedded.choice_weights(theta[-1].rows_DK)
