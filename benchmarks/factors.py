@@ -15,7 +15,7 @@ the optimiser) is bound by how fast memory is read.
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -71,23 +71,24 @@ class Steps:
 
     def at_once(self, batch: TaskBatch) -> None:
         """One outer step of all members."""
-        self._step(lambda: torch.stack([self._loss(member, batch) for member in self._members]).sum())
+        self._step(lambda: (self._loss(member, batch) for member in self._members))
 
     def one_by_one(self, batch: TaskBatch) -> None:
         """The same for the first member, user by user."""
         users = range(len(batch.user_B))
-        self._step(lambda: torch.stack([self._loss(self._members[0], _only(batch, b)) for b in users]).mean())
+        self._step(lambda: [torch.stack([self._loss(self._members[0], _only(batch, b)) for b in users]).mean()])
 
     def compiled(self, batch: TaskBatch) -> None:
         """The step of one member by torch.compile, for batches of any shape."""
-        self._step(lambda: self._compiled(self._members[0], self._loader.load(batch)).value)
+        self._step(lambda: [self._compiled(self._members[0], self._loader.load(batch)).value])
 
     def _loss(self, member: Learner, batch: TaskBatch) -> torch.Tensor:
         return self._objective(member, self._loader.load(batch)).value
 
-    def _step(self, loss: Callable[[], torch.Tensor]) -> None:
+    def _step(self, losses: Callable[[], Iterable[torch.Tensor]]) -> None:
         self._optimizer.zero_grad()
-        loss().backward()  # type: ignore[no-untyped-call]
+        for loss in losses():  # each is differentiated before the next is made, as in training
+            loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
 
