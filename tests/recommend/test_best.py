@@ -16,7 +16,7 @@ def test_the_nth_highest_is_that_of_all(count: int, levels: int) -> None:
 
 
 def test_of_equal_scores_the_first_come_first_and_none_is_excluded() -> None:
-    score_R = np.zeros(5 * BLOCK, dtype=np.float32)
+    score_R = np.zeros(20 * BLOCK, dtype=np.float32)
     score_R[[7, 200, 311]] = 2.0, 1.0, 2.0
     place_n, found_n = best(score_R, 5, np.array([7, 0]))
     assert place_n.tolist() == [311, 200, 1, 2, 3]
