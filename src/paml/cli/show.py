@@ -114,13 +114,15 @@ def render_recommendations(
     for name in ("item", "title"):
         table.add_column(name)
     table.add_column(by, justify="right")
-    beside = [name for name in ("rating", "chance") if name != by and all(vars(one)[name] is not None for one in found)]
+    beside = [
+        name for name in ("rating", "chance") if name != by and all(getattr(one, name) is not None for one in found)
+    ]
     for name in beside:
         table.add_column(name, justify="right")
     if any(reasons):
         table.add_column("because")
     for entry, because in zip(found, reasons, strict=True):
-        numbers = [f"{entry.score:.3f}", *(_number_beside(name, vars(entry)[name]) for name in beside)]
+        numbers = [f"{entry.score:.3f}", *(_number_beside(name, getattr(entry, name)) for name in beside)]
         lines = "\n".join(f"{reason.effect:+.3f}  {printable(reason.title)} ({reason.value:g})" for reason in because)
         names = (escape(printable(text)) for text in (entry.item, entry.title))
         table.add_row(*names, *numbers, *([escape(lines)] if lines else []))

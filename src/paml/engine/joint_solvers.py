@@ -6,6 +6,7 @@ K outputs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -112,6 +113,10 @@ class JointClosedForm:
         """Whether there is a form for a single user (solo.py)."""
         return self.head.quadratic
 
+    @cached_property
+    def _solo_scale_ME(self) -> np.ndarray:
+        return self.scale_ME.numpy(force=True)
+
     def __call__(self, known: JointKnown, weights_NEK: Tensor, rate: JointRate) -> Tensor:
         """The adapted weights, (N, E, K)."""
         variance_MB = rate.per_user_MB.clamp(min=MIN_VARIANCE)
@@ -140,12 +145,12 @@ class JointClosedForm:
     def solo_shares(self, known: SoloKnown, before_ME: np.ndarray, after_ME: np.ndarray, rate: SoloRate) -> np.ndarray:
         """How far each row moved a user's weights, (M, S, E)."""
         d_MSE = ridge_shares(*self._solo_problem(known, before_ME, rate))
-        share_MSE: np.ndarray = self.scale_ME.numpy(force=True)[:, None] * d_MSE
+        share_MSE: np.ndarray = self._solo_scale_ME[:, None] * d_MSE
         return share_MSE
 
     def _solo(self, known: SoloKnown, weights_ME: np.ndarray, rate: SoloRate) -> np.ndarray:
         d_ME = ridge(*self._solo_problem(known, weights_ME, rate))
-        adapted_ME: np.ndarray = weights_ME + self.scale_ME.numpy(force=True) * d_ME
+        adapted_ME: np.ndarray = weights_ME + self._solo_scale_ME * d_ME
         return adapted_ME
 
     def _solo_problem(
@@ -153,7 +158,7 @@ class JointClosedForm:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A user's features, (M, S, E), residuals, (M, S), and variances, (M)."""
         residual_MS = known.y_MS - (weights_ME[:, None] @ known.rows_MSE.transpose(0, 2, 1))[:, 0]
-        features_MSE = known.rows_MSE * self.scale_ME.numpy(force=True)[:, None]
+        features_MSE = known.rows_MSE * self._solo_scale_ME[:, None]
         return features_MSE, residual_MS, np.maximum(rate.per_user_M, MIN_VARIANCE)
 
     def _choose(self, known: JointKnown, weights_NE1: Tensor, variance_MB: Tensor) -> Tensor:

@@ -148,8 +148,10 @@ def _solved(features_MSE: np.ndarray, variance_M: np.ndarray, right: np.ndarray)
     system_MXX = _systems(features_MSE)
     np.einsum("mxx->mx", system_MXX)[...] += (0.5 / variance_M)[:, None]
     # LAPACK's columns are our rows, which does not matter to a symmetric matrix
-    pairs = zip(system_MXX, right, strict=True)
-    return np.stack([sposv(system_XX.T, one, lower=True, overwrite_a=True)[1] for system_XX, one in pairs])
+    solved = np.empty_like(right)
+    for m, system_XX in enumerate(system_MXX):
+        solved[m] = sposv(system_XX.T, right[m], lower=True, overwrite_a=True)[1]
+    return solved
 
 
 def _systems(features_MSE: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ def _reaching(score_R: np.ndarray, n: int) -> np.ndarray:
     """Positions of few scores with the n highest among them: of those that reach the n-th highest of blocks' maxima."""
     blocks = len(score_R) // BLOCK
     if n > blocks:
-        return (score_R >= np.partition(score_R, -n)[-n]).nonzero()[0]
+        return np.flatnonzero(score_R >= np.partition(score_R, -n)[-n])
     highest_B = np.maximum.reduce(score_R[: blocks * BLOCK].reshape(BLOCK, blocks), axis=0)  # a block: every B-th score
     highest_B.sort()
-    return (score_R >= highest_B[-n]).nonzero()[0]
+    return np.flatnonzero(score_R >= highest_B[-n])

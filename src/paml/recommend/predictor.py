@@ -142,7 +142,7 @@ class Predictor:
         adapted = self.adapted(encoded)
         rate_B = adapted.rate_B.tolist()
         score_all = score and self.index is None
-        score_BI = self._scores(encoded, adapted) if score_all else [Scores()] * len(encoded)
+        score_BI = self._scores(encoded, adapted) if score_all else [Scores() for _ in encoded]
         return [
             User(self, new_user, encoded[b], adapted.of(b), rate_B[b], scores)
             for b, (new_user, scores) in enumerate(zip(new_users, score_BI, strict=True))

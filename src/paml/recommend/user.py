@@ -7,9 +7,9 @@ Legend: I all items, R rows, S support rows; one user.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,8 +37,7 @@ ROUNDING = 1e-4  # scores may differ by less, depending on which others are comp
 SHARE = 0.25  # of all items, from which on it is faster to score all
 
 
-@dataclass(frozen=True)
-class Recommendation:
+class Recommendation(NamedTuple):
     """An item, and why it stands where it does."""
 
     item: str
@@ -98,11 +97,11 @@ class User:
         rate: float,
         scores: "Scores",
     ) -> None:
-        """`encoded` is the new user, looked up, `adapted` the adapted model, `scores` what is known of all items."""
+        """`encoded` is the new user, looked up, `adapted` the adapted model, `scores` what is known of items so far."""
         self.predictor, self.new_user, self.adapted = predictor, new_user, adapted
         self.rate = rate
         """The user's own learning rate: the mean over members and, for rates per parameter, over parameters."""
-        self._encoded, self._known = encoded, replace(scores)
+        self._encoded, self._known = encoded, scores
 
     @cached_property
     def group(self) -> Group | None:
@@ -382,7 +381,7 @@ class User:
 def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
     """Recommendations with their reasons as JSON: the answer of the command line and of the service."""
     items = [
-        {**vars(entry), "because": [vars(reason) for reason in because]}
+        {**entry._asdict(), "because": [vars(reason) for reason in because]}
         for entry, because in zip(found, reasons, strict=True)
     ]
     return {"rate": user.rate, "group": user.group, "unknown": list(user.unknown), "items": items}
