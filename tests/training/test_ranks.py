@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from paml.errors import SettingsError
 from paml.training import checkpoint, rowwise
 from paml.training.parallel import own_members, share_of
 from paml.training.ranks import Ranks, in_turn
+from torchruns import ended, history, torchrun, two_machines
 from waiting import wait_until
 
 ONE_STEP = {"batch_size": 1000, "epochs": 4, "memory_size": 150, "choice.memory_size": 150}
@@ -47,39 +46,18 @@ for name, (method, settings) in cases.items():
 """
 
 
-def _torchrun(*arguments: object, ranks: int = 2, restarts: int = 0) -> subprocess.Popen[str]:
-    where = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
-    command = [sys.executable, "-m", "torch.distributed.run", *where, "--max-restarts", str(restarts)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.Popen(
-        [*command, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """The exit code and, for whoever reads a failure, what was printed."""
-    output, _ = process.communicate()
-    return process.returncode, output[-3000:]
-
-
-def _history(run: Path) -> list[list[float]]:
-    """Losses and validation values of all epochs of both parts."""
-    files = [file for file in (run / "metrics.jsonl", run / "choice" / "metrics.jsonl") if file.exists()]
-    epochs = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    return [[value for name, value in one.items() if name == "loss" or "validation" in name] for one in epochs]
-
-
 @pytest.mark.slow
 def test_ranks_train_as_one_process_does(world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses of every step to 1e-5, of both parts; by members, the same weights bit by bit."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    code, output = _ended(_torchrun(script, world.path, tmp_path / "two", json.dumps(CASES)))
+    (process,) = torchrun(script, world.path, tmp_path / "two", json.dumps(CASES))
+    code, output = ended(process)
     assert code == 0, output
     for name, (method, settings) in CASES.items():
         monkeypatch.setattr(rowwise, "MIN_ROWS", 20 if name == "by_rows" else 50_000)
         run = paml.train(world, method, out=tmp_path / "one" / name, settings=settings)
-        alone, together = _history(run.path), _history(tmp_path / "two" / name)
+        alone, together = history(run.path), history(tmp_path / "two" / name)
         assert len(alone) >= settings["epochs"]  # type: ignore[index]
         np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5, err_msg=name)
         assert paml.load(tmp_path / "two" / name).evaluate().shape == run.evaluate().shape
@@ -94,7 +72,7 @@ def test_a_killed_rank_is_started_again_and_one_process_may_continue(world: paml
     whole = paml.train(world, "at_paml", out=tmp_path / "whole", settings=settings)
     out, rng = tmp_path / "killed", random.Random(0)
     words = [f"{name}={value}" for name, value in settings.items()]
-    process = _torchrun("-m", "paml", "train", world.path, *words, "--method", "at_paml", "--out", out, restarts=3)
+    (process,) = torchrun("-m", "paml", "train", world.path, *words, "--method", "at_paml", "--out", out, restarts=3)
     metrics = out / "metrics.jsonl"
     wait_until(lambda: metrics.exists() or process.poll() is not None, "no epoch ended")
     os.kill(rng.choice(_children(process.pid)), signal.SIGKILL)
@@ -102,15 +80,39 @@ def test_a_killed_rank_is_started_again_and_one_process_may_continue(world: paml
     wait_until(
         lambda: len(metrics.read_text().splitlines()) > epochs + 3 or process.poll() is not None, "it did not go on"
     )
-    assert process.poll() is None, _ended(process)
+    assert process.poll() is None, ended(process)
     for child in _children(process.pid):
         os.kill(child, signal.SIGKILL)
     process.kill()
-    _ended(process)
+    ended(process)
     begun = checkpoint.load(out / "resume" / "state.safetensors").values
     assert epochs < begun["epoch"] < 60
     resumed = paml.train(world, "at_paml", out=out, reuse=True, settings=settings)
-    np.testing.assert_allclose(_history(resumed.path), _history(whole.path), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(history(resumed.path), history(whole.path), rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_two_machines_train_as_one_process_does_and_continue_what_it_began(world: paml.Dataset, tmp_path: Path) -> None:
+    """Four ranks on two nodes, each with a network of its own: AT-PAML's memory, and a checkpoint of one process."""
+    settings = {**SMALL, "choice_part": False, "patience": 0}
+    whole = paml.train(world, "at_paml", out=tmp_path / "whole", settings=settings)
+    begun = tmp_path / "begun"
+
+    def interrupt(epoch: int, value: float | None) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        paml.train(world, "at_paml", out=begun, on_epoch=interrupt, settings=settings)
+    assert checkpoint.load(begun / "resume" / "state.safetensors").values["epoch"] == 2
+    words = [f"{name}={value}" for name, value in settings.items()]
+    with two_machines() as nodes:
+        for out, more in ((tmp_path / "together", []), (begun, ["--resume"])):
+            command = ["-m", "paml", "train", world.path, *words, "--method", "at_paml", "--out", out, *more]
+            for code, output in map(ended, torchrun(*command, nodes=nodes)):
+                assert code == 0, output
+            np.testing.assert_allclose(history(out), history(whole.path), rtol=0, atol=1e-5)
+            assert paml.load(out).evaluate().shape == whole.evaluate().shape
 
 
 def _children(process: int) -> list[int]:
