@@ -1,5 +1,6 @@
 """The engine: the mathematics of adaptation, torch, and NumPy for single users.
 
+products  products of two matrices by the fastest library at hand
 ops      products with cheap gradients
 inputs   rows of activations, rows that point to items, or all items
 layers   a linear layer in three forms: shared, attending to the support set, with each user's own weights

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from paml.engine.joint import JointTable
-from paml.engine.ops import lookup, times_transposed, transposed_times
+from paml.engine.ops import by_user, linear, lookup, times_transposed, transposed_times
+from paml.engine.products import in_blocks
 
 
 class Weights(NamedTuple):
@@ -37,8 +38,7 @@ class LayerInput:
 
     def project(self, weights: Weights) -> Tensor:
         """x W + bias, (B, R, K)."""
-        z_NK = torch.addmm(weights.shared_CK[0], self.x_BRD.flatten(0, 1), weights.rows_DK)
-        return torch.ops.aten._unsafe_view(z_NK, [*self.x_BRD.shape[:2], z_NK.shape[1]])  # type: ignore[no-any-return]
+        return by_user(linear(self.x_BRD.flatten(0, 1), weights.rows_DK, weights.shared_CK[0]), self.x_BRD)
 
     def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
         """x X^T, shared inputs included, (B, R, S)."""
@@ -69,7 +69,7 @@ class ItemTable:
         self._products_NK = vectors_ND
 
     def products(self, weights_DK: Tensor) -> Tensor:
-        """Item vectors times their part of the weights, (N, K)."""
+        """Item vectors times their part of the weights, (N, K); in training, with rows of zeros below them."""
         if self._weights_DK is not weights_DK:
             self._weights_DK = weights_DK
             self._products_NK = self._times(weights_DK[: self.width])
@@ -115,7 +115,10 @@ class ItemTable:
         return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
 
     def _times(self, weights_DK: Tensor) -> Tensor:
-        return self.vectors_ND @ weights_DK
+        """A batch's number of items hardly comes again; that of whole blocks does (products.py)."""
+        N = len(self.vectors_ND)
+        more = in_blocks(N) - N if torch.is_grad_enabled() and weights_DK.shape[1] > 1 else 0
+        return linear(pad(self.vectors_ND, (0, 0, 0, more)) if more else self.vectors_ND, weights_DK)
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,7 @@ class TableInput:
         z_BK = self.shared_BC @ weights.shared_CK
         if self.context_BD is not None:
             z_BK = z_BK + self.context_BD @ weights.rows_DK[self.table.width :]
-        return self.table.products(weights.rows_DK)[self.items] + z_BK.unsqueeze(1)
+        return self.table.products(weights.rows_DK)[: len(self.table.vectors_ND)][self.items] + z_BK.unsqueeze(1)
 
     def attend(self, keys_BSD: Tensor, shared_key_BC: Tensor) -> Tensor:
         """x X^T, shared inputs included, (B, R, S)."""

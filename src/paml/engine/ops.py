@@ -12,6 +12,28 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from paml.engine import products
+
+
+class _Linear(torch.autograd.Function):
+    """x W, or x W + bias, of rows that all have the same weights."""
+
+    @staticmethod
+    def forward(ctx: Any, x_RD: Tensor, weights_DK: Tensor, bias_K: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_RD, weights_DK)
+        return products.times(x_RD, weights_DK, bias_K)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_RK: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x_RD, weights_DK = ctx.saved_tensors
+        needs_x, needs_weights, needs_bias = ctx.needs_input_grad
+        return (
+            products.times(grad_RK, weights_DK.mT) if needs_x else None,
+            products.transposed_times(x_RD, grad_RK) if needs_weights else None,
+            grad_RK.sum(dim=0) if needs_bias else None,
+        )
+
 
 class _TimesTransposed(torch.autograd.Function):
     """a b^T, b one matrix or one per user."""
@@ -19,15 +41,19 @@ class _TimesTransposed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a_BRK: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a_BRK, b)
-        return a_BRK @ b.mT
+        return _rows_times(a_BRK, b.mT)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a_BRK, b = ctx.saved_tensors
         needs_a, needs_b = ctx.needs_input_grad
-        left, right = (grad, a_BRK) if b.dim() == 3 else (grad.flatten(0, 1), a_BRK.flatten(0, 1))
-        return grad @ b if needs_a else None, left.mT @ right if needs_b else None
+        to_a = _rows_times(grad, b) if needs_a else None
+        if not needs_b:
+            return to_a, None
+        if b.dim() == 3:
+            return to_a, grad.mT @ a_BRK
+        return to_a, products.transposed_times(grad.flatten(0, 1), a_BRK.flatten(0, 1))
 
 
 class _TransposedTimes(torch.autograd.Function):
@@ -90,7 +116,7 @@ class _Backpropagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, grad_BRK: Tensor, weights_DK: Tensor, active_BRD: Tensor) -> Tensor:
         ctx.save_for_backward(grad_BRK, weights_DK, active_BRD)
-        below_BRD = grad_BRK @ weights_DK.T
+        below_BRD = _rows_times(grad_BRK, weights_DK.T)
         torch.ops.aten.threshold_backward.grad_input(below_BRD, active_BRD, 0, grad_input=below_BRD)
         return below_BRD
 
@@ -99,14 +125,22 @@ class _Backpropagate(torch.autograd.Function):
     def backward(ctx: Any, grad_BRD: Tensor) -> tuple[Tensor, Tensor, None]:
         grad_BRK, weights_DK, active_BRD = ctx.saved_tensors
         masked_ND = torch.ops.aten.threshold_backward(grad_BRD, active_BRD, 0).flatten(0, 1)
-        above_BRK = (masked_ND @ weights_DK).view_as(grad_BRK)
-        return above_BRK, masked_ND.T @ grad_BRK.flatten(0, 1), None
+        above_BRK = products.times(masked_ND, weights_DK).view_as(grad_BRK)
+        return above_BRK, products.transposed_times(masked_ND, grad_BRK.flatten(0, 1)), None
+
+
+def linear(x_RD: Tensor, weights_DK: Tensor, bias_K: Tensor | None = None) -> Tensor:
+    """x W, or x W + bias, (R, K)."""
+    if not torch.is_grad_enabled():
+        return products.times(x_RD, weights_DK, bias_K)
+    product: Tensor = _Linear.apply(x_RD, weights_DK, bias_K)  # type: ignore[no-untyped-call]
+    return product
 
 
 def times_transposed(a_BRK: Tensor, b: Tensor) -> Tensor:
     """a b^T, (B, R, S)."""
     if not torch.is_grad_enabled():
-        return a_BRK @ b.mT
+        return _rows_times(a_BRK, b.mT)
     product: Tensor = _TimesTransposed.apply(a_BRK, b)  # type: ignore[no-untyped-call]
     return product
 
@@ -127,6 +161,12 @@ def attend(base_BRK: Tensor, alpha_B11: Tensor, products_BRS: Tensor, values_BSK
     return attended_BRK
 
 
+def by_user(rows_NK: Tensor, like_BR: Tensor) -> Tensor:
+    """Rows of all users, one user after the other, as (B, R, K); not a view, so it may be changed in place."""
+    rows_BRK: Tensor = torch.ops.aten._unsafe_view(rows_NK, [*like_BR.shape[:2], rows_NK.shape[1]])
+    return rows_BRK
+
+
 def lookup(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
     """table[index] + shared, (B, R, K); not a view, so it may be changed in place."""
     if not torch.is_grad_enabled():
@@ -138,7 +178,7 @@ def lookup(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
 def backpropagate(grad_BRK: Tensor, weights_DK: Tensor, active_BRD: Tensor) -> Tensor:
     """g W^T where the activation is above 0, (B, R, D)."""
     if not torch.is_grad_enabled():
-        return where_active(grad_BRK @ weights_DK.T, active_BRD)
+        return where_active(_rows_times(grad_BRK, weights_DK.T), active_BRD)
     below: Tensor = _Backpropagate.apply(grad_BRK, weights_DK, active_BRD)  # type: ignore[no-untyped-call]
     return below
 
@@ -149,7 +189,13 @@ def where_active(grad_BRD: Tensor, active_BRD: Tensor) -> Tensor:
     return masked
 
 
+def _rows_times(x_BRD: Tensor, b: Tensor) -> Tensor:
+    """All users' rows times one matrix, or each user's times their own, (B, R, K)."""
+    if b.dim() == 3:
+        return x_BRD @ b
+    return by_user(products.times(x_BRD.flatten(0, 1), b), x_BRD)
+
+
 def _looked_up(table_NK: Tensor, index_BR: Tensor, shared_BK: Tensor) -> Tensor:
-    row_NK = table_NK.index_select(0, index_BR.flatten())
-    z_BRK: Tensor = torch.ops.aten._unsafe_view(row_NK, [*index_BR.shape, row_NK.shape[1]])
-    return z_BRK.add_(shared_BK.unsqueeze(1))
+    rows_BRK = by_user(table_NK.index_select(0, index_BR.flatten()), index_BR)
+    return rows_BRK.add_(shared_BK.unsqueeze(1))

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from paml.engine.products import times, transposed_times
+
 NO_CANDIDATE = -1e9  # added to the output of an item that cannot be chosen: finite, so that 0 times it is 0
 Excluded = tuple[Tensor, Tensor]
 """Items that cannot be chosen, (B, S), and a mask that is 0 where there is none."""
@@ -21,7 +23,7 @@ Excluded = tuple[Tensor, Tensor]
 def expected_row(rows_NE: Tensor, weights_BE: Tensor) -> Tensor:
     """sum_i p_i row_i with p = softmax(rows w): the mean row of what each user would choose, (B, E)."""
     if not torch.is_grad_enabled():
-        return _chances(rows_NE, weights_BE) @ rows_NE
+        return times(_chances(rows_NE, weights_BE), rows_NE)
     expected_BE: Tensor = _ExpectedRow.apply(rows_NE, weights_BE)  # type: ignore[no-untyped-call]
     return expected_BE
 
@@ -42,16 +44,16 @@ class _ExpectedRow(torch.autograd.Function):
     def forward(ctx: Any, rows_NE: Tensor, weights_BE: Tensor) -> Tensor:
         p_BN = _chances(rows_NE, weights_BE)
         ctx.save_for_backward(rows_NE, weights_BE, p_BN)
-        return p_BN @ rows_NE
+        return times(p_BN, rows_NE)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[Tensor, Tensor]:
         rows_NE, weights_BE, p_BN = ctx.saved_tensors
-        out_BN = grad_BE @ rows_NE.T
+        out_BN = times(grad_BE, rows_NE.T)
         torch.ops.aten._softmax_backward_data.out(out_BN, p_BN, 1, out_BN.dtype, grad_input=out_BN)
-        grad_NE = (p_BN.T @ grad_BE).addmm_(out_BN.T, weights_BE)
-        return grad_NE, out_BN @ rows_NE
+        grad_NE = transposed_times(out_BN, weights_BE, to_DK=transposed_times(p_BN, grad_BE))
+        return grad_NE, times(out_BN, rows_NE)
 
 
 class _LogChances(torch.autograd.Function):
@@ -70,18 +72,18 @@ class _LogChances(torch.autograd.Function):
     def backward(ctx: Any, grad_BQ: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         rows_NE, weights_BE, index_BQ, log_p_BN = ctx.saved_tensors
         out_BN = log_p_BN.exp().mul_(-grad_BQ.sum(dim=1, keepdim=True)).scatter_add_(1, index_BQ, grad_BQ)
-        return out_BN.T @ weights_BE, out_BN @ rows_NE, None, None, None
+        return transposed_times(out_BN, weights_BE), times(out_BN, rows_NE), None, None, None
 
 
 def _chances(rows_NE: Tensor, weights_BE: Tensor) -> Tensor:
     """softmax(rows w), (B, N)."""
-    out_BN = weights_BE @ rows_NE.T
+    out_BN = times(weights_BE, rows_NE.T)
     return torch.softmax(out_BN, dim=1, out=out_BN)
 
 
 def _log_chances(rows_NE: Tensor, weights_BE: Tensor, excluded: Excluded | None) -> Tensor:
     """log softmax(rows w), without candidates that are excluded, (B, N)."""
-    out_BN = weights_BE @ rows_NE.T
+    out_BN = times(weights_BE, rows_NE.T)
     if excluded is not None:
         index_BS, mask_BS = excluded
         out_BN.scatter_add_(1, index_BS, mask_BS * NO_CANDIDATE)
