@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from paml.engine.products import times_own, transposed_times_own
+
 
 def descend(
     features_BSF: Tensor, residual_BS: Tensor, weight_BS: Tensor, rates_BF: Tensor, steps: int
@@ -77,9 +79,9 @@ class _Descend(torch.autograd.Function):
 
 def _times(features_BSF: Tensor, vector_BF: Tensor) -> Tensor:
     """X v, (B, S)."""
-    return (features_BSF @ vector_BF.unsqueeze(-1)).squeeze(-1)
+    return times_own(features_BSF, vector_BF.unsqueeze(-1)).squeeze(-1)
 
 
 def _transposed(features_BSF: Tensor, vector_BS: Tensor) -> Tensor:
     """X^T v, (B, F)."""
-    return (vector_BS.unsqueeze(1) @ features_BSF).squeeze(1)
+    return transposed_times_own(features_BSF, vector_BS.unsqueeze(-1)).squeeze(-1)

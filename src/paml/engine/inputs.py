@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from paml.engine.joint import JointTable
-from paml.engine.ops import by_user, linear, lookup, times_transposed, transposed_times
+from paml.engine.ops import by_user, linear, lookup, times_own, times_transposed, transposed_times
 from paml.engine.products import in_blocks
 
 
@@ -46,7 +46,7 @@ class LayerInput:
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i plus what a user's rows share, (B, R, K)."""
-        return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
+        return times_own(self.x_BRD, weights_BDK, shared_B1K)
 
     def transposed_times(self, values_BRK: Tensor) -> Tensor:
         """X^T V, (B, D, K)."""
@@ -178,7 +178,7 @@ class ItemInput:
 
     def times(self, weights_BDK: Tensor, shared_B1K: Tensor) -> Tensor:
         """x W_i plus what a user's rows share, (B, R, K)."""
-        return torch.baddbmm(shared_B1K, self.x_BRD, weights_BDK)
+        return times_own(self.x_BRD, weights_BDK, shared_B1K)
 
     def transposed_times(self, values_BRK: Tensor) -> Tensor:
         """X^T V, (B, D, K)."""
@@ -188,8 +188,8 @@ class ItemInput:
         """The same for the item vectors alone, or for their first part, and the constant 1, the last of the weights."""
         D = weights_BFK.shape[1] - 1
         if self._features_BRF is not None and self.table.width == D:
-            return self._features_BRF @ weights_BFK
-        return torch.baddbmm(weights_BFK[:, D:], self.x_BRD[..., :D], weights_BFK[:, :D])
+            return times_own(self._features_BRF, weights_BFK)
+        return times_own(self.x_BRD[..., :D], weights_BFK[:, :D], weights_BFK[:, D:])
 
     def look_up(self, table_NK: Tensor) -> Tensor:
         """The table's entries for the rows' items, (B, R, K)."""

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from paml.engine import ops
 from paml.engine.heads import Head
+from paml.engine.products import times_own, transposed_times_own
 
 
 class Found(NamedTuple):
@@ -39,7 +41,7 @@ def newton(
             # a view: gradients of slope and curvature add up before they reach the outputs, as in later steps
             shifted_BSK = out_BSK.view_as(out_BSK)
         else:
-            moved_BS = (features_BSF @ found.d_BF.unsqueeze(-1)).squeeze(-1)
+            moved_BS = ops.times_own(features_BSF, found.d_BF.unsqueeze(-1)).squeeze(-1)
             shifted_BSK = _shifted(out_BSK, moved_BS)
         residual_BS = -head.row_gradient(shifted_BSK, y_BS)[..., -1]
         curvature_BS = head.row_curvature(shifted_BSK, y_BS)
@@ -92,15 +94,15 @@ class System:
 
     def solve(self, right_BSN: Tensor) -> Tensor:
         """H^-1 X^T r, (B, F, N)."""
-        return self.inverse(self.features_BSF.mT @ right_BSN)
+        return self.inverse(transposed_times_own(self.features_BSF, right_BSN))
 
     def inverse(self, vector_BFN: Tensor) -> Tensor:
         """H^-1 times vectors, (B, F, N)."""
         if self.root_BSF is None:
             return torch.cholesky_solve(vector_BFN, self.factor)
         scaled_BFN = self.variance_B1F.mT * vector_BFN
-        explained_BSN = torch.cholesky_solve(self.root_BSF @ scaled_BFN, self.factor)
-        return scaled_BFN - self.variance_B1F.mT * (self.root_BSF.mT @ explained_BSN)
+        explained_BSN = torch.cholesky_solve(times_own(self.root_BSF, scaled_BFN), self.factor)
+        return scaled_BFN - self.variance_B1F.mT * transposed_times_own(self.root_BSF, explained_BSN)
 
 
 class _Solve(torch.autograd.Function):
@@ -124,7 +126,7 @@ class _Solve(torch.autograd.Function):
         features_BSF, curvature_BS, right_BS, variance_B1F, d_BF1, factor, root_BSF = ctx.saved_tensors
         q_BF1 = System(features_BSF, variance_B1F, factor, root_BSF).inverse(grad_BF.unsqueeze(-1))
         both_BF2 = torch.cat([q_BF1, d_BF1], dim=-1)
-        xq_BS, xd_BS = (features_BSF @ both_BF2).unbind(dim=-1)
+        xq_BS, xd_BS = times_own(features_BSF, both_BF2).unbind(dim=-1)
         slope_BS, weight_BS = (xd_BS, xq_BS) if curvature_BS is None else (curvature_BS * xd_BS, curvature_BS * xq_BS)
         to_features = torch.stack([right_BS - slope_BS, -weight_BS], dim=-1) @ both_BF2.mT
         to_curvature = -xq_BS * xd_BS if ctx.needs_input_grad[1] else None

@@ -52,8 +52,28 @@ class _TimesTransposed(torch.autograd.Function):
         if not needs_b:
             return to_a, None
         if b.dim() == 3:
-            return to_a, grad.mT @ a_BRK
+            return to_a, products.transposed_times_own(grad, a_BRK)
         return to_a, products.transposed_times(grad.flatten(0, 1), a_BRK.flatten(0, 1))
+
+
+class _TimesOwn(torch.autograd.Function):
+    """x W_i, or x W_i + what is added to all rows of a user."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BRD: Tensor, own_BDK: Tensor, add_B1K: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_BRD, own_BDK)
+        return products.times_own(x_BRD, own_BDK, add_B1K)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BRK: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x_BRD, own_BDK = ctx.saved_tensors
+        needs_x, needs_own, needs_add = ctx.needs_input_grad
+        return (
+            products.times_transposed_own(grad_BRK, own_BDK) if needs_x else None,
+            products.transposed_times_own(x_BRD, grad_BRK) if needs_own else None,
+            grad_BRK.sum(dim=1, keepdim=True) if needs_add else None,
+        )
 
 
 class _TransposedTimes(torch.autograd.Function):
@@ -62,14 +82,17 @@ class _TransposedTimes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
         ctx.save_for_backward(a_BRD, b_BRK)
-        return a_BRD.mT @ b_BRK
+        return products.transposed_times_own(a_BRD, b_BRK)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad_BDK: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a_BRD, b_BRK = ctx.saved_tensors
         needs_a, needs_b = ctx.needs_input_grad
-        return b_BRK @ grad.mT if needs_a else None, a_BRD @ grad if needs_b else None
+        return (
+            products.times_transposed_own(b_BRK, grad_BDK) if needs_a else None,
+            products.times_own(a_BRD, grad_BDK) if needs_b else None,
+        )
 
 
 class _Attend(torch.autograd.Function):
@@ -148,8 +171,16 @@ def times_transposed(a_BRK: Tensor, b: Tensor) -> Tensor:
 def transposed_times(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
     """a^T b, (B, D, K)."""
     if not torch.is_grad_enabled():
-        return a_BRD.mT @ b_BRK
+        return products.transposed_times_own(a_BRD, b_BRK)
     product: Tensor = _TransposedTimes.apply(a_BRD, b_BRK)  # type: ignore[no-untyped-call]
+    return product
+
+
+def times_own(x_BRD: Tensor, own_BDK: Tensor, add_B1K: Tensor | None = None) -> Tensor:
+    """x W_i of each user's own matrix, or plus what is added to all rows of a user, (B, R, K)."""
+    if not torch.is_grad_enabled():
+        return products.times_own(x_BRD, own_BDK, add_B1K)
+    product: Tensor = _TimesOwn.apply(x_BRD, own_BDK, add_B1K)  # type: ignore[no-untyped-call]
     return product
 
 
@@ -192,7 +223,7 @@ def where_active(grad_BRD: Tensor, active_BRD: Tensor) -> Tensor:
 def _rows_times(x_BRD: Tensor, b: Tensor) -> Tensor:
     """All users' rows times one matrix, or each user's times their own, (B, R, K)."""
     if b.dim() == 3:
-        return x_BRD @ b
+        return products.times_own(x_BRD, b) if x_BRD.shape[2] > 1 else x_BRD * b
     return by_user(products.times(x_BRD.flatten(0, 1), b), x_BRD)
 
 

@@ -1,12 +1,16 @@
-"""Products of two matrices, by the fastest library that PyTorch brings for this processor.
+"""Products of matrices in the form, and by the library, that take the least time on this processor.
 
-PyTorch multiplies single precision by MKL, which on processors that are not Intel's uses vectors of 256 bits where they
-have 512. oneDNN, which PyTorch brings for convolutions, uses them: on an EPYC of the fifth generation a product takes
-0.45 times as long. It is asked by the operation that torch.compile would put here, for products that are large enough
-to pay for what asking costs. It compiles a program for every shape, in a quarter of a millisecond, and keeps a
-thousand, so shapes have to come again. PAML_ONEDNN=0 turns it off, PAML_ONEDNN=1 asks it on every processor.
+Of two matrices: PyTorch multiplies single precision by MKL, which on processors that are not Intel's uses vectors of
+256 bits where they have 512. oneDNN, which PyTorch brings for convolutions, uses them: on an EPYC of the fifth
+generation a product takes 0.45 times as long. It is asked by the operation that torch.compile would put here, for
+products that are large enough to pay for what asking costs. It compiles a program for every shape, in a quarter of a
+millisecond, and keeps a thousand, so shapes have to come again. PAML_ONEDNN=0 turns it off, PAML_ONEDNN=1 asks it on
+every processor.
 
-Legend: R rows, D inputs, K outputs.
+Of two matrices per user: MKL takes up to nine times as long for a batch of products with few columns as for the same
+products transposed, and four times as long for a column times a row as for their numbers one by one.
+
+Legend: B users, R rows, D inputs, K outputs.
 """
 
 import os
@@ -20,6 +24,7 @@ from torch import Tensor
 MIN_MULTIPLICATIONS = 1 << 21
 MIN_WIDTH = 16  # narrower products are bound by memory, whoever computes them
 BLOCK = 128  # rows
+FEW_COLUMNS = 8
 
 
 def times(a_RD: Tensor, b_DK: Tensor, add_K: Tensor | None = None) -> Tensor:
@@ -40,6 +45,28 @@ def transposed_times(a_RD: Tensor, b_RK: Tensor, to_DK: Tensor | None = None) ->
     copies_a = R * D <= R * K + D * K
     product_DK = _linear(a_RD.mT, b_RK.mT, None) if copies_a else _linear(b_RK.mT, a_RD.mT, None).mT
     return product_DK.contiguous() if to_DK is None else to_DK.add_(product_DK)
+
+
+def times_own(x_BRD: Tensor, own_BDK: Tensor, add_B1K: Tensor | None = None) -> Tensor:
+    """Each user's rows times their own matrix, x W_i, or plus what is added to all rows, (B, R, K); no view."""
+    K = own_BDK.shape[2]
+    if K > FEW_COLUMNS:
+        return x_BRD @ own_BDK if add_B1K is None else torch.baddbmm(add_B1K, x_BRD, own_BDK)
+    left_BKD, right_BDR = own_BDK.mT, x_BRD.mT
+    product_BKR = left_BKD @ right_BDR if add_B1K is None else torch.baddbmm(add_B1K.mT, left_BKD, right_BDR)
+    product_BRK = product_BKR.mT.contiguous()
+    not_a_view: Tensor = torch.ops.aten._unsafe_view(product_BRK, product_BRK.shape)
+    return not_a_view
+
+
+def transposed_times_own(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
+    """a^T b per user, (B, D, K)."""
+    return a_BRD.mT @ b_BRK if b_BRK.shape[2] > FEW_COLUMNS else (b_BRK.mT @ a_BRD).mT.contiguous()
+
+
+def times_transposed_own(a_BRK: Tensor, b_BDK: Tensor) -> Tensor:
+    """a b^T per user, (B, R, D)."""
+    return a_BRK @ b_BDK.mT if a_BRK.shape[2] > 1 else a_BRK * b_BDK.mT
 
 
 def in_blocks(rows: int) -> int:
