@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 import paml
-from paml.engine import products
-from paml.engine.ops import linear
+from paml.engine import ops, products
 from paml.episodes.batches import TensorBatch
 from paml.methods.objectives import ObjectiveSettings
 from paml.methods.registry import METHODS, find_method
@@ -73,11 +72,11 @@ def test_a_linear_layer_is_differentiated_exactly(dtype: torch.dtype) -> None:
         torch.randn(*shape, generator=RNG, dtype=dtype, requires_grad=True) for shape in ((6, 3), (3, 4), (4,))
     )
     if dtype == torch.float64:
-        assert gradcheck(linear, (x_RD, weights_DK, bias_K))
-        assert gradcheck(linear, (x_RD, weights_DK))
+        assert gradcheck(ops.linear, (x_RD, weights_DK, bias_K))
+        assert gradcheck(ops.linear, (x_RD, weights_DK))
         return
     given = (x_RD, weights_DK, bias_K)
-    found = torch.autograd.grad(linear(*given).square().sum(), given)
+    found = torch.autograd.grad(ops.linear(*given).square().sum(), given)
     torch.testing.assert_close(found, torch.autograd.grad((x_RD @ weights_DK + bias_K).square().sum(), given))
 
 
@@ -119,3 +118,27 @@ def test_numbers_of_rows_come_again_where_it_matters(monkeypatch: pytest.MonkeyP
     assert [products.in_blocks(rows) for rows in (0, 1, 128, 129)] == [0, 128, 128, 256]
     monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
     assert products.in_blocks(129) == 129
+
+
+@pytest.mark.parametrize("columns", [1, 2, 8, 9])
+@pytest.mark.parametrize("with_sum", [True, False])
+def test_products_of_each_users_own_matrices(columns: int, *, with_sum: bool) -> None:
+    x_BRD, own_BDK, y_BRK, add_B1K = (
+        torch.randn(*shape, generator=RNG, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 5, 3), (2, 3, columns), (2, 5, columns), (2, 1, columns))
+    )
+    given = (x_BRD, own_BDK, add_B1K) if with_sum else (x_BRD, own_BDK)
+    expected = x_BRD @ own_BDK + (add_B1K if with_sum else 0.0)
+    found = ops.times_own(*given)
+    torch.testing.assert_close(found, expected)
+    assert found.is_contiguous()
+    assert ops.times_own(*given).relu_().min() == 0  # not a view: it may be changed in place
+    torch.testing.assert_close(ops.transposed_times(x_BRD, y_BRK), x_BRD.mT @ y_BRK)
+    torch.testing.assert_close(ops.times_transposed(y_BRK, own_BDK), y_BRK @ own_BDK.mT)
+    with torch.no_grad():
+        torch.testing.assert_close(ops.times_own(*given), expected)
+        torch.testing.assert_close(ops.transposed_times(x_BRD, y_BRK), x_BRD.mT @ y_BRK)
+        torch.testing.assert_close(ops.times_transposed(y_BRK, own_BDK), y_BRK @ own_BDK.mT)
+    assert gradcheck(ops.times_own, given)
+    assert gradcheck(ops.transposed_times, (x_BRD, y_BRK))
+    assert gradcheck(ops.times_transposed, (y_BRK, own_BDK))

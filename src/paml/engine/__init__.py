@@ -2,6 +2,7 @@
 
 products  products of two matrices by the fastest library at hand
 ops      products with cheap gradients
+rows     weighted sums of a table's rows
 inputs   rows of activations, rows that point to items, or all items
 layers   a linear layer in three forms: shared, attending to the support set, with each user's own weights
 heads    what outputs mean: value, classes, click; loss, gradient, curvature, prediction

@@ -13,6 +13,7 @@ K outputs.
 import torch
 from torch import Tensor, nn
 
+from paml.engine.rows import sum_of_rows
 from paml.episodes.features import Features
 from paml.network.embeddings import FieldEmbedder
 
@@ -36,7 +37,7 @@ class UserPrior(nn.Module):
         parts = [] if self.profile is None else [self.profile(users)]
         if self.choice is not None:
             assert choice_NG is not None
-            sum_BG = nn.functional.embedding_bag(index_BS, choice_NG, per_sample_weights=mask_BS, mode="sum")
+            sum_BG = sum_of_rows(choice_NG, index_BS, mask_BS)
             parts.append(sum_BG * (mask_BS.sum(dim=1, keepdim=True) + FULL_WEIGHT).rsqrt() @ self.choice)
         return torch.stack(parts).sum(dim=0).view(-1, *self._shape) if parts else None
 
