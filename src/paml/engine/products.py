@@ -51,9 +51,9 @@ def times_own(x_BRD: Tensor, own_BDK: Tensor, add_B1K: Tensor | None = None) -> 
     """Each user's rows times their own matrix, x W_i, or plus what is added to all rows, (B, R, K); no view."""
     K = own_BDK.shape[2]
     if K > FEW_COLUMNS:
-        return x_BRD @ own_BDK if add_B1K is None else torch.baddbmm(add_B1K, x_BRD, own_BDK)
+        return torch.bmm(x_BRD, own_BDK) if add_B1K is None else torch.baddbmm(add_B1K, x_BRD, own_BDK)
     left_BKD, right_BDR = own_BDK.mT, x_BRD.mT
-    product_BKR = left_BKD @ right_BDR if add_B1K is None else torch.baddbmm(add_B1K.mT, left_BKD, right_BDR)
+    product_BKR = torch.bmm(left_BKD, right_BDR) if add_B1K is None else torch.baddbmm(add_B1K.mT, left_BKD, right_BDR)
     product_BRK = product_BKR.mT.contiguous()
     not_a_view: Tensor = torch.ops.aten._unsafe_view(product_BRK, product_BRK.shape)
     return not_a_view
@@ -61,12 +61,14 @@ def times_own(x_BRD: Tensor, own_BDK: Tensor, add_B1K: Tensor | None = None) -> 
 
 def transposed_times_own(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
     """a^T b per user, (B, D, K)."""
-    return a_BRD.mT @ b_BRK if b_BRK.shape[2] > FEW_COLUMNS else (b_BRK.mT @ a_BRD).mT.contiguous()
+    if b_BRK.shape[2] > FEW_COLUMNS:
+        return torch.bmm(a_BRD.mT, b_BRK)
+    return torch.bmm(b_BRK.mT, a_BRD).mT.contiguous()
 
 
 def times_transposed_own(a_BRK: Tensor, b_BDK: Tensor) -> Tensor:
     """a b^T per user, (B, R, D)."""
-    return a_BRK @ b_BDK.mT if a_BRK.shape[2] > 1 else a_BRK * b_BDK.mT
+    return torch.bmm(a_BRK, b_BDK.mT) if a_BRK.shape[2] > 1 else a_BRK * b_BDK.mT
 
 
 def in_blocks(rows: int) -> int:
