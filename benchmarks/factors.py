@@ -111,8 +111,9 @@ def shares(step: Callable[[TaskBatch], None], batches: list[TaskBatch]) -> dict[
             step(batch)
     kinds = dict.fromkeys([*KINDS, BY_ELEMENT, STARTING], 0.0)
     of_name = {f"aten::{name}": kind for kind, names in KINDS.items() for name in names}
+    of_name["mkldnn::_linear_pointwise"] = "matrix products"
     for event in found.key_averages():
-        is_operation = event.key.startswith("aten::")
+        is_operation = event.key.startswith(("aten::", "mkldnn::"))
         kinds[of_name.get(event.key, BY_ELEMENT) if is_operation else STARTING] += event.self_cpu_time_total
     total = sum(kinds.values())
     return {kind: value / total for kind, value in kinds.items()}
