@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paml.engine import joint
+from paml.engine import joint, products
 from paml.engine.joint import JointTable, Repeats
 
 ITEMS, MEMBERS, WIDTH, USERS = 40, 2, 5, 3
@@ -77,3 +77,16 @@ def test_part_of_a_table_after_the_other(at_once: int, distinct: int, monkeypatc
     for size in (1.0, 100.0):  # whose exponentials no number can hold
         found = answers(table, size)
         torch.testing.assert_close(found["solo_expected"], found["expected"].view(MEMBERS, USERS, WIDTH)[:, 0])
+
+
+@pytest.mark.parametrize("distinct", [9, 40])
+def test_either_library_gives_the_same(distinct: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = JointTable(rows_of(distinct))
+    for module in (joint, products):
+        monkeypatch.setattr(module, "onednn_is_faster", lambda: False)
+    plain = answers(table)
+    for module in (joint, products):
+        monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(products, "MIN_WIDTH", 1)
+    torch.testing.assert_close(answers(table), plain, atol=1e-5, rtol=1e-5)

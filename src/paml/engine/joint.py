@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from paml.engine.products import onednn_is_faster, times
+
 MAX_DISTINCT = 0.75  # share of the items with distinct rows up to which equal ones are multiplied once
 ITEMS_AT_ONCE = 1 << 14  # whose rows are compared
 ITEMS_IN_CACHE = 1 << 12  # whose rows, of some hundred numbers, are still in the cache after they were multiplied
@@ -167,13 +169,26 @@ class JointTable:
     def expected(self, weights_NE1: Tensor) -> Tensor:
         """The mean of all rows under the chances softmax(row W) of all users, (N, E, 1).
 
-        This is attention over the items, with members as heads: PyTorch's fast form wants four dimensions.
+        This is attention over the items, with members as heads: PyTorch's fast form wants four dimensions. Where its
+        products are not the fastest, it is two products and a softmax.
         """
+        if onednn_is_faster():
+            return self._expected(weights_NE1)
         queries_1MBE = weights_NE1.view(1, self.members, -1, self.width)
         keys_1MUE = self._rows_UME.transpose(0, 1).unsqueeze(0)
         added_11U = None if self._repeats is None else self._repeats.log_count_U.expand(1, queries_1MBE.shape[2], -1)
         found_1MBE = scaled_dot_product_attention(queries_1MBE, keys_1MUE, keys_1MUE, added_11U, scale=1.0)
         return found_1MBE.reshape(weights_NE1.shape)
+
+    def _expected(self, weights_NE1: Tensor) -> Tensor:
+        found_MBE = torch.empty_like(weights_NE1).view(self.members, -1, self.width)
+        for m, weights_BE in enumerate(weights_NE1.view(found_MBE.shape)):
+            rows_UE = self._rows_UME[:, m]
+            out_BU = times(weights_BE, rows_UE.mT)
+            if self._repeats is not None:
+                out_BU += self._repeats.log_count_U
+            found_MBE[m] = times(torch.softmax(out_BU, dim=1, out=out_BU), rows_UE)
+        return found_MBE.view(weights_NE1.shape)
 
     def solo_rows(self, index_R: np.ndarray) -> np.ndarray:
         """The rows of some items, for one user (solo.py), (R, M, E)."""
@@ -181,8 +196,8 @@ class JointTable:
 
     def by_member(self, weights_MBE: np.ndarray) -> Iterable[np.ndarray]:
         """Outputs of all items for several users, one member after the other, (B, I) each."""
-        pairs = zip(weights_MBE, self._entries, strict=True)
-        return (self._of_items(weights_BE @ entries_EU) for weights_BE, entries_EU in pairs)
+        pairs = zip(torch.from_numpy(weights_MBE), torch.from_numpy(self._entries), strict=True)
+        return (self._of_items(times(weights_BE, entries_EU).numpy()) for weights_BE, entries_EU in pairs)
 
     def solo_times(self, weights_ME: np.ndarray) -> np.ndarray:
         """Outputs of all items for one user, (M, I)."""
