@@ -1,10 +1,11 @@
 """A new user rates a few items and wants ten: milliseconds of adapt + recommend(10), next to LensKit, in one run.
 
-Both see the same test users with the same ratings, in turn, and score all items. LensKit's biased factorisation folds
+All see the same test users with the same ratings, in turn, and score all items. LensKit's biased factorisation folds
 the user in and ranks; paml adapts an ensemble as in the recipe `tuned`, and ranks by its predicted ratings alone, as
-LensKit does, or by preference, which adapts a second ensemble. Times are processor time, with one thread: other work on
-the machine counts less than in time by the clock, though it still competes for caches. Only users with a rated item
-that LensKit was trained on are measured, by both: the others get an empty list from it, in no time.
+LensKit does, or by preference, which adapts a second ensemble. What LensKit has for lists by what people choose are its
+implicit factorisation, item neighbours and EASE (where its dense weights fit). Times are processor time, with one
+thread: other work on the machine counts less than in time by the clock, though it still competes for caches. Only users
+with a rated item that LensKit was trained on are measured, by all: the others get an empty list from it, in no time.
 
 PAML_BENCH_RUN names trained runs (as PATH does folders), which are measured on their data set in place of newly trained
 ones; PAML_BENCH_DATA a prepared data set; otherwise MovieLens-1M is prepared from the folder in PAML_DATA_HOME, or a
@@ -22,13 +23,17 @@ from typing import Any
 import numpy as np
 
 import paml
+from paml.baselines.item_item import MAX_ITEMS
 from paml.baselines.lenskit import EPOCHS, FACTORISATION_GRID, _dataset, start_lenskit
+from paml.baselines.lenskit_ranking import EASE_GRID, FACTOR_GRID, NEIGHBOUR_GRID
 from paml.baselines.rows import SplitRows
 from paml.recommend.requests import NewUser, Rating
 from paml.recommend.threads import use_threads
 
 METHODS = ("ridge", "reg_paml")
 LENSKIT = "LensKit biased MF"
+IMPLICIT, NEIGHBOURS, EASE = "LensKit implicit MF", "LensKit item neighbours", "LensKit EASE"
+Caller = Callable[[tuple[np.ndarray, np.ndarray]], Any]
 USERS, TOGETHER, WARM_UP = 400, 32, 20
 TRAINING = {"epochs": 3}  # the time of a call does not depend on how well it was trained
 
@@ -61,21 +66,40 @@ def new_users(data: paml.Dataset) -> tuple[list[NewUser], list[tuple[np.ndarray,
     return ours, theirs
 
 
-def lenskit_caller(data: paml.Dataset) -> Callable[[tuple[np.ndarray, np.ndarray]], Any]:
-    """LensKit's factorisation, trained as among the baselines: ratings in, the ten best of all items out."""
+def lenskit_callers(data: paml.Dataset) -> dict[str, Caller]:
+    """LensKit's models, trained as among the baselines: ratings in, the ten best of all items out."""
     start_lenskit()
-    from lenskit.als import BiasedMFScorer
-    from lenskit.data import ItemList, RecQuery
+    from lenskit.als import BiasedMFScorer, ImplicitMFScorer
+    from lenskit.knn import EASEScorer, ItemKNNScorer
     from lenskit.training import TrainingOptions
 
-    first = FACTORISATION_GRID[0]
-    scorer = BiasedMFScorer(embedding_size=first["features"], regularization=first["regularisation"], epochs=EPOCHS)
-    scorer.train(_dataset(data), TrainingOptions(rng=0))
-    everything = ItemList(item_ids=np.arange(data.manifest.items))
+    rated, chosen = FACTORISATION_GRID[0], FACTOR_GRID[0]
+    scorers = {
+        LENSKIT: BiasedMFScorer(
+            embedding_size=rated["features"], regularization=rated["regularisation"], epochs=EPOCHS
+        ),
+        IMPLICIT: ImplicitMFScorer(
+            embedding_size=chosen["features"], regularization=chosen["regularisation"], epochs=EPOCHS
+        ),
+        NEIGHBOURS: ItemKNNScorer(feedback="implicit", max_nbrs=NEIGHBOUR_GRID[0]["neighbours"]),
+    }
+    if data.manifest.items <= MAX_ITEMS:
+        scorers[EASE] = EASEScorer(regularization=EASE_GRID[0]["ridge"])
+    dataset = _dataset(data)
+    for scorer in scorers.values():
+        scorer.train(dataset, TrainingOptions(rng=0))
+    return {name: _caller(scorer, data.manifest.items) for name, scorer in scorers.items()}
+
+
+def _caller(scorer: Any, items: int) -> Caller:
+    """One call as its users write it."""
+    from lenskit.data import ItemList, RecQuery
+
+    everything, known_ids = ItemList(item_ids=np.arange(items)), scorer.items.ids()
 
     def call(ratings: tuple[np.ndarray, np.ndarray]) -> Any:
         item, target = ratings
-        known = np.isin(item, scorer.items.ids())
+        known = np.isin(item, known_ids)
         history = ItemList(item_ids=item[known], rating=target[known])
         return scorer(RecQuery(history_items=history), everything).top_n(10)
 
@@ -123,24 +147,29 @@ def main() -> None:
             f"{data.manifest.source.name}: {len(ours)} of {USERS} test users, whose items LensKit knows; "
             f"{rated:g} ratings (median), {items:,} items"
         )
-        by_name, lenskit = predictors(runs), lenskit_caller(data)
-        seconds: dict[str, list[float]] = {name: [] for name in (LENSKIT, *by_name)}
+        by_name, lenskit = predictors(runs), lenskit_callers(data)
+        seconds: dict[str, list[float]] = {name: [] for name in (*lenskit, *by_name)}
         together: dict[str, list[float]] = {name: [] for name in by_name}
         for start in range(0, len(ours), TOGETHER):  # in turn, some users each: as busy services, all run warm
             some, ratings = ours[start : start + TOGETHER], theirs[start : start + TOGETHER]
             for name, predictor in by_name.items():
                 seconds[name] += [timed(_alone, predictor, new_user) for new_user in some]
                 together[name].append(timed(_together, predictor, some) / len(some))
-            seconds[LENSKIT] += [timed(lenskit, one) for one in ratings]
-        base = float(np.median(seconds[LENSKIT][WARM_UP:]))
+            for name, call in lenskit.items():
+                seconds[name] += [timed(call, one) for one in ratings]
+        median = {name: float(np.median(values[WARM_UP:])) for name, values in seconds.items()}
+        base = median[LENSKIT]
         for name, values in seconds.items():
-            p50, p99 = (1e3 * np.quantile(values[WARM_UP:], share) for share in (0.5, 0.99))
+            p50, p99 = 1e3 * median[name], 1e3 * np.quantile(values[WARM_UP:], 0.99)
             size = f" ({_members(by_name[name])})" if name in by_name else ""
-            line = f"{name + size:<36} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms, {p50 / base / 1e3:5.2f} times LensKit"
+            line = f"{name + size:<36} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms, {median[name] / base:5.2f} times LensKit"
             if name in together:
                 each = float(np.median(together[name][1:]))
                 line += f"; {TOGETHER} users at once {1e3 * each:.2f} ms each, {each / base:.2f} times"
             print(line)
+        for name in (one for one in by_name if "preference" in one):
+            of_lists = (f"{median[name] / median[one]:.2f} times {one}" for one in lenskit if one != LENSKIT)
+            print(f"{name}, p50: {', '.join(of_lists)}")
 
 
 def _members(predictor: paml.Predictor) -> str:
