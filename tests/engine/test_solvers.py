@@ -58,6 +58,23 @@ def test_gradients_agree_with_finite_differences(rows: int, features: int, curve
             assert torch.autograd.gradcheck(lambda x, *others: solve(x, None, *others), (x_BSF, right_BS, variance_B1F))
 
 
+@pytest.mark.parametrize("curved", [True, False])
+@pytest.mark.parametrize(("rows", "features", "variance"), [(5, 33, 100.0), (30, 129, 10.0), (129, 30, 10.0)])
+def test_single_precision_is_enough_for_wide_priors(rows: int, features: int, variance: float, curved: bool) -> None:
+    """With variances times squared norms of thousands, up to what is lost where most of a gradient is explained."""
+    x_BSF, curvature_BS, right_BS, _ = problem(3, rows, features)
+    curvature_BS[1, 1:3] = torch.tensor([0.0, 1e-5])  # all but certain clicks
+    exact = [x_BSF, curvature_BS, right_BS, torch.full((3, 1, 1), variance, dtype=torch.float64)]
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        x, c, r, v = (part.to(dtype).requires_grad_() for part in exact)
+        d_BF = solve(x, c if curved else None, r, v)
+        loss = (d_BF * torch.linspace(-1, 1, features, dtype=dtype)).sum()
+        found.append([d_BF.detach(), *torch.autograd.grad(loss, [v, x, r, *([c] if curved else [])])])
+    for k, (right, single) in enumerate(zip(*found, strict=True)):
+        assert (single - right).norm() < (1e-3 if k == 1 else 1e-5) * right.norm()
+
+
 def test_a_certain_click_has_finite_gradients() -> None:
     x_BSF, _, right_BS, variance_B11 = problem(2, 2, 4)
     curvature_BS = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)

@@ -314,7 +314,7 @@ class ClosedForm(Solver):
         x_RD = x.x_BRD[0]
         feature_RF = torch.cat([x_RD, x_RD.new_ones(len(x_RD), 1)], dim=1)
         residual_1SS = torch.diag_embed(solution.residual_BS)  # each row's residual by itself
-        key_1FS = System.of(solution.features_BSF, solution.curvature_BS, solution.variance_B1F).solve(residual_1SS)
+        key_1FS, _ = System.of(solution.features_BSF, solution.curvature_BS, solution.variance_B1F).solve(residual_1SS)
         last_RS1 = (feature_RF @ key_1FS[0]).unsqueeze(-1)
         return torch.cat([total_RSK[..., 1:], last_RS1], dim=-1)
 
