@@ -26,24 +26,24 @@ def torchrun(
     *arguments: object, ranks: int = 2, restarts: int = 0, nodes: Sequence[Machine] = (HERE,)
 ) -> list[subprocess.Popen[str]]:
     """Start a training with so many ranks on every node; nodes meet at the first."""
-    if len(nodes) == 1:
-        where = ["--standalone"]
-    else:
+    where: list[str] = ["--standalone"]
+    own: list[list[str]] = [[]]
+    if len(nodes) > 1:
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{nodes[0].address}:{_free_port()}"]
         where = ["--nnodes", str(len(nodes)), *meeting, "--rdzv-id", "run"]
-    host = [["--rdzv-conf", f"is_host={int(node == nodes[0])}"] if len(nodes) > 1 else [] for node in nodes]
+        own = [["--rdzv-conf", f"is_host={int(k == 0)}"] for k in range(len(nodes))]
     where += ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     common = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     launcher = [sys.executable, "-m", "torch.distributed.run", *where]
     return [
         subprocess.Popen(
-            [*node.prefix, *launcher, *own, "--local-addr", node.address, *map(str, arguments)],
+            [*node.prefix, *launcher, *its_own, "--local-addr", node.address, *map(str, arguments)],
             env={**common, "GLOO_SOCKET_IFNAME": node.device},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for node, own in zip(nodes, host, strict=True)
+        for node, its_own in zip(nodes, own, strict=True)
     ]
 
 

@@ -237,6 +237,23 @@ def test_reasons_of_a_plan_are_those_of_the_general_path(
     assert (solo is None) == (method == "ridge" and target == "choice")  # which has no form for one user
 
 
+def test_reasons_are_the_same_where_autograd_is_on(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training, networks of one layer keep no steps to explain."""
+    predictor, index_R = predictor_of(world, tmp_path, "melu", TARGETS["rating"][1]), torch.tensor([3, 0, 7])
+    encoded = predictor.encoding.encode(new_users_of(predictor, PROFILES, {})[-1])
+    adapted = predictor.adapted([encoded])
+    expected_RS = predictor.effects_on_rating(encoded, adapted, index_R, None)
+    monkeypatch.setattr(predictor, "plan", None)
+    found_RS = predictor.effects_on_rating(encoded, adapted, index_R, None)
+    assert found_RS.abs().max() > 1e-3
+    close(found_RS, expected_RS)
+    in_training = predictor.general.one_by_one(encoded)
+    with pytest.raises(AssertionError, match="steps are not kept"):
+        effects_on_rating(in_training, predictor.block(index_R, None))
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> paml.Dataset:
     """Users with numbers and lists of values, and interactions with a context of each kind."""

@@ -117,7 +117,7 @@ class ItemTable:
     def _times(self, weights_DK: Tensor) -> Tensor:
         """A batch's number of items hardly comes again; that of whole blocks does (products.py)."""
         N = len(self.vectors_ND)
-        more = in_blocks(N) - N if torch.is_grad_enabled() and weights_DK.shape[1] > 1 else 0
+        more = in_blocks(N, weights_DK) - N if torch.is_grad_enabled() and weights_DK.shape[1] > 1 else 0
         return linear(pad(self.vectors_ND, (0, 0, 0, more)) if more else self.vectors_ND, weights_DK)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from paml.engine.products import onednn_is_faster, times
+from paml.engine.products import suits_onednn, times
 
 MAX_DISTINCT = 0.75  # share of the items with distinct rows up to which equal ones are multiplied once
 ITEMS_AT_ONCE = 1 << 14  # whose rows are compared
@@ -172,7 +172,7 @@ class JointTable:
         This is attention over the items, with members as heads: PyTorch's fast form wants four dimensions. Where its
         products are not the fastest, it is two products and a softmax.
         """
-        if onednn_is_faster():
+        if suits_onednn(weights_NE1):
             return self._expected(weights_NE1)
         queries_1MBE = weights_NE1.view(1, self.members, -1, self.width)
         keys_1MUE = self._rows_UME.transpose(0, 1).unsqueeze(0)

@@ -71,9 +71,14 @@ def times_transposed_own(a_BRK: Tensor, b_BDK: Tensor) -> Tensor:
     return torch.bmm(a_BRK, b_BDK.mT) if a_BRK.shape[2] > 1 else a_BRK * b_BDK.mT
 
 
-def in_blocks(rows: int) -> int:
+def in_blocks(rows: int, like: Tensor) -> int:
     """A number of rows that comes again: where oneDNN is asked, whole blocks."""
-    return -(-rows // BLOCK) * BLOCK if onednn_is_faster() else rows
+    return -(-rows // BLOCK) * BLOCK if suits_onednn(like) else rows
+
+
+def suits_onednn(x: Tensor) -> bool:
+    """Whether oneDNN takes such numbers, and less time than MKL."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and onednn_is_faster()
 
 
 def _linear(x_RD: Tensor, weight_KD: Tensor, bias_K: Tensor | None) -> Tensor:
@@ -85,12 +90,7 @@ def _is_for_onednn(a_RD: Tensor, b_DK: Tensor) -> bool:
     """Whether oneDNN takes these factors, and less time than MKL."""
     (R, D), K = a_RD.shape, b_DK.shape[1]
     return (
-        R * D * K >= MIN_MULTIPLICATIONS
-        and min(R, D, K) >= MIN_WIDTH
-        and a_RD.dtype == torch.float32
-        and a_RD.device.type == "cpu"
-        and _lies_in_lines(b_DK)
-        and onednn_is_faster()
+        R * D * K >= MIN_MULTIPLICATIONS and min(R, D, K) >= MIN_WIDTH and suits_onednn(a_RD) and _lies_in_lines(b_DK)
     )
 
 
@@ -100,14 +100,19 @@ def _lies_in_lines(b_DK: Tensor) -> bool:
     return (right == 1 and down >= K) or (down == 1 and right >= D)
 
 
+def has_onednn() -> bool:
+    """Whether this PyTorch brings it."""
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 @cache
 def onednn_is_faster() -> bool:
     """Whether this is a processor with vectors of 512 bits that MKL does not use."""
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not has_onednn():
         return False
     asked = os.environ.get("PAML_ONEDNN")
-    if asked is not None:
-        return asked != "0"
+    if asked in ("0", "1"):
+        return asked == "1"
     return (
         torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -199,6 +199,7 @@ class GradientSteps(Solver):
 
     def attribution(self, adaptation: Adaptation, rate: Rate, k: int, x: RowInput, zero_SK: Tensor) -> Tensor:
         """- alpha sum over steps of (x x_j) D_j, for every support row j."""
+        assert adaptation.squared_gradient_B is None, "adapted as in training, where steps are not kept"
         total_RSK = zero_SK.expand(x.x_BRD.shape[1], *zero_SK.shape)
         for step in adaptation.steps:
             total_RSK = total_RSK - rate.attention(k, x, step.inputs[k]) * step.gradients[k][0]

@@ -216,6 +216,7 @@ class Predictor:
         assert self.plan is not None, "users adapted by this predictor"
         return self.plan.score_all(users, looked_up)
 
+    @torch.no_grad()
     def effects_on_rating(
         self, user: EncodedUser, adapted: AdaptedUsers | PlannedUsers, index_R: Tensor, context: Values | None
     ) -> Tensor:
@@ -224,6 +225,7 @@ class Predictor:
             return planned_effects_on_rating(self.plan.solo, user, adapted.solo_weights(), index_R)
         return effects_on_rating(self.general.one_by_one(user), self.block(index_R, context))
 
+    @torch.no_grad()
     def effects_on_choice(self, user: EncodedUser, adapted: AdaptedUsers | PlannedUsers, index_R: Tensor) -> Tensor:
         """What each rating of an adapted user added to log chances of some items, (R, S)."""
         if self.plan is not None and self.plan.solo is not None and isinstance(adapted, PlannedUsers):
