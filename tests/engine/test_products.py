@@ -10,6 +10,7 @@ from torch.autograd import gradcheck
 
 import paml
 from paml.engine import ops, products
+from paml.episodes import candidates
 from paml.episodes.batches import TensorBatch
 from paml.methods.objectives import ObjectiveSettings
 from paml.methods.registry import METHODS, find_method
@@ -30,6 +31,7 @@ NETWORKS: dict[str, dict[str, object]] = {
     "layers": {"hidden": (5, 4, 3), "inner_steps": 2},
     "factors": FACTORS,
     "choice": CHOICE,
+    "choice of a sample": {**CHOICE, "sampled_items": 20},
 }
 
 
@@ -37,7 +39,8 @@ def in_single_precision(batch: TensorBatch) -> TensorBatch:
     support, query = (
         replace(block, y_BR=block.y_BR.float(), mask_BR=block.mask_BR.float()) for block in (batch.support, batch.query)
     )
-    return replace(batch, support=support, query=query)
+    chance_N = batch.log_chance_N
+    return replace(batch, support=support, query=query, log_chance_N=None if chance_N is None else chance_N.float())
 
 
 @pytest.fixture
@@ -83,15 +86,22 @@ def test_a_linear_layer_is_differentiated_exactly(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "at_paml"])  # its memory stays as it was stored
-@pytest.mark.parametrize("network", ["layers", "factors", "choice"])
-def test_training_steps_agree(method: str, network: str, world: paml.Dataset, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_steps_agree(
+    method: str, network: str, world: paml.Dataset, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Losses and gradients of every method in single precision, by oneDNN, and in double, by plain products."""
+    monkeypatch.setattr(candidates, "MAX_EXACT", 10)
     learner, batch, recipe = make(world, method, **NETWORKS[network])
     objective = find_method(method).objective(recipe.part(ObjectiveSettings))
     exact = objective(learner, batch).value
     expected = [exact.detach(), *gradients(exact, learner)]
     request.getfixturevalue("_always_onednn")
-    loss = objective(learner.float(), in_single_precision(batch)).value
+    single = in_single_precision(batch)
+    if network == "choice of a sample":
+        rows_NE = learner.float().embed_items(single)[0].rows_NE
+        assert len(single.item_N) < len(rows_NE) == products.BLOCK
+    loss = objective(learner.float(), single).value
     assert loss.dtype == torch.float32
     assert deviation([loss.double(), *(one.double() for one in gradients(loss, learner))], expected) < 1e-4
 

@@ -9,8 +9,11 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from paml.engine.inputs import ItemTable
+from paml.engine.products import in_blocks
+from paml.engine.softmax import NO_CANDIDATE
 from paml.episodes.features import Features
 from paml.network.affinity import Affinity
 from paml.network.embeddings import FieldEmbedder, Rows
@@ -29,16 +32,34 @@ class ItemVectors:
     log_chance_N: Tensor | None = None
     """Log chance of each item to be among the batch's, where these are a sample of all items."""
 
+    together_NE: Tensor | None = None
+    """Vectors and biases, where they lie side by side already."""
+
     @cached_property
     def rows_NE(self) -> Tensor:
-        """For a choice, all that an item's output depends on: vector, bias and, in a sample, - log chance, (N, E)."""
+        """For a choice, all that an item's output depends on: vector, bias and, in a sample, - log chance, (N, E).
+
+        The size of a sample hardly comes again (products.py), so in training it has rows that nobody can choose.
+        """
+        if self.together_NE is not None:
+            return self.together_NE
         assert self.bias_NK is not None, "biases, from which chances follow"
-        correction = [] if self.log_chance_N is None else [-self.log_chance_N.unsqueeze(-1)]
-        return torch.cat([self.vectors_ND, self.bias_NK, *correction], dim=1)
+        if self.log_chance_N is None:
+            return torch.cat([self.vectors_ND, self.bias_NK], dim=1)
+        rows_NE, N = torch.cat([self.vectors_ND, self.bias_NK, -self.log_chance_N.unsqueeze(-1)], dim=1), len(self)
+        more = in_blocks(N, rows_NE) - N if torch.is_grad_enabled() else 0
+        if more:
+            rows_NE = pad(rows_NE, (0, 0, 0, more))
+            rows_NE[N:, -1] = NO_CANDIDATE
+        return rows_NE
+
+    def __len__(self) -> int:
+        return len(self.vectors_ND)
 
     def with_spread(self) -> "ItemVectors":
         """The same with the covariance, under the chances that the items' biases give."""
-        bias_N = self.rows_NE[:, self.vectors_ND.shape[1] :].sum(dim=1)
+        assert self.bias_NK is not None, "biases, from which chances follow"
+        bias_N = self.bias_NK[:, 0] if self.log_chance_N is None else self.bias_NK[:, 0] - self.log_chance_N
         p_N1 = torch.softmax(bias_N, dim=0).unsqueeze(-1)
         centred_ND = self.vectors_ND - (p_N1 * self.vectors_ND).sum(dim=0)
         return replace(self, spread_DD=(p_N1 * centred_ND).T @ centred_ND)
@@ -138,7 +159,7 @@ class ItemFields(Items):
             content_ND = torch.cat([content_ND, self._read(self.own, known_N)], dim=-1)
         if self.bias is None:
             return ItemVectors(content_ND)
-        return ItemVectors(content_ND, self._read(self.bias, known_N) * (known_N > 0).unsqueeze(-1))
+        return ItemVectors(content_ND, self._read(self.bias, known_N))
 
 
 class ItemFactors(Items):

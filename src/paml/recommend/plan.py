@@ -291,6 +291,7 @@ class Plan:
             rows_IE[:, end:] if self._columns.bias else None,
             None if self._choice is None else self._choice[0][:, m],
             member.items.spread_DD,
+            together_NE=rows_IE[:, 1:] if self._head.over_items else None,
         )
         return replace(member, items=items, table=member.table.seen_in(self._table, m, items.vectors_ND))
 
