@@ -11,8 +11,10 @@ import paml
 from paml.engine.choice import ChoiceHead, LevelWeights
 from paml.engine.layers import PersonalLayer
 from paml.engine.softmax import NO_CANDIDATE
+from paml.engine.solvers import GradientSteps, Solver
 from paml.episodes.batches import RowBlock, TensorBatch
 from paml.episodes.histories import Histories
+from paml.errors import SettingsError
 from paml.methods.learner import Adapted, Learner
 from paml.methods.objectives import pooled_loss, query_loss
 from paml.methods.registry import METHODS, find_method, fit_to_data
@@ -342,3 +344,10 @@ def test_pooled_training_drops_taste_too(world: paml.Dataset) -> None:
     learner, batch, _ = make_choice(world, "transfer", taste_dropout=0.5)
     plain, _, _ = make_choice(world, "transfer")
     assert pooled_loss(learner, batch).value != pooled_loss(plain, batch).value
+
+
+def test_a_solver_without_choices_says_so(world: paml.Dataset) -> None:
+    learner, batch, _ = make_choice(world, "melu")
+    learner.solver = type("OnlyRatings", (Solver,), {"forward": GradientSteps.forward})()
+    with pytest.raises(SettingsError, match=r"OnlyRatings knows no choices.*choice_part=false"):
+        adapt(learner, batch)

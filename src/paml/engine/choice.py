@@ -2,9 +2,10 @@
 
     p_j  =  exp(out_j) / sum_i exp(out_i),      loss  =  - sum_j k_j log p_j  /  sum_j k_j
 
-The rows of a user are all items here, and a row's target is its weight k_j: 0 for items that the user did not choose.
-Ratings are choices, too: people rate what they chose, and choose more like what they rated high. So the weight of a
-known rating is learned for every level of the scale; in the outer loss a liked item counts 1 and another one less.
+Items that a user did not choose have the weight k_j = 0, so only the others are given (`Choices`); the head's own
+losses and gradients are those of all items at once. Ratings are choices, too: people rate what they chose, and choose
+more like what they rated high. So the weight of a known rating is learned for every level of the scale; in the outer
+loss a liked item counts 1 and another one less.
 
 Legend: B users, S support rows, Q query rows, R rows: all items, or a sample of them, K = 1 output,
 M members of an ensemble; N items, D entries of an item's vector, E of its row.

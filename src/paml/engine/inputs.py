@@ -106,10 +106,6 @@ class ItemTable:
         table_NF = pad(_with_one(self.vectors_ND), (0, 0, 0, 1))  # a row of zeros for padding
         return table_NF.index_select(0, index_BR.masked_fill(mask_BR == 0, N).flatten()).view(*index_BR.shape, -1)
 
-    def chunk(self, items: slice) -> Tensor:
-        """The vectors of a chunk of the items, (R, D)."""
-        return self.vectors_ND[items]
-
     def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
         """E weights times a chunk of the items, or the first part of their vectors, plus `add_E1`, (E, R)."""
         return torch.addmm(add_E1, weights_ED, self.vectors_ND[items, : weights_ED.shape[1]].mT)
@@ -207,14 +203,6 @@ class TableInput:
     items: slice
     shared_BC: Tensor
     context_BD: Tensor | None = None
-
-    @cached_property
-    def x_BRD(self) -> Tensor:
-        """The rows materialised, for callers that need them."""
-        x_BRD = self.table.chunk(self.items).expand(len(self.shared_BC), -1, -1)
-        if self.context_BD is None:
-            return x_BRD
-        return torch.cat([x_BRD, self.context_BD.unsqueeze(1).expand(-1, x_BRD.shape[1], -1)], dim=-1)
 
     def project(self, weights: Weights) -> Tensor:
         """x W + shared W', each item and each user multiplied once, (B, R, K)."""

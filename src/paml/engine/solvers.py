@@ -75,7 +75,10 @@ class Solver(nn.Module):
 
     def choose(self, theta: Theta, choices: Choices, rate: Rate) -> Adaptation:
         """The same for choices among all items: the weights of the item vectors move."""
-        raise NotImplementedError
+        raise SettingsError(
+            f"the solver {type(self).__name__} knows no choices",
+            remedy="train with choice_part=false, or give it `choose`",
+        )
 
     def prior_sd(self, rate: Rate, mask_BS: Tensor, shared_BC: Tensor) -> tuple[Tensor, Tensor]:
         """The prior of the last layer's weights that adapting amounts to, before one more answer.

@@ -1,9 +1,9 @@
 """What a method trains: network, rate source, solver and head together, and one batch of users put through them.
 
-The rows of a user are those of the support or query set or, for a head over items (choice), all items of the batch,
-with the weights of the user's rows as targets.
+The rows of a user are those of the support or query set. A head over items (choice) asks how likely these are among all
+items of the batch: everything that an item's output depends on is one row of a table (engine/choice.py).
 
-Legend: B users, S support rows, R rows, N items of the batch, D inputs per row, K outputs.
+Legend: B users, S support rows, R rows, N items of the batch, D inputs per row, E entries of an item's row, K outputs.
 """
 
 import zlib

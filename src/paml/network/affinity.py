@@ -113,10 +113,6 @@ class AffinityTable(ItemTable):
         affinity_RW = self._summed(self._value_VW, place_T, start_R)
         return torch.cat([super().rows(index_R), affinity_RW], dim=1)
 
-    def chunk(self, items: slice) -> Tensor:
-        """The vectors of a chunk of the items, (R, D)."""
-        return torch.cat([super().chunk(items), self._chunk_of(self._value_VW, items)], dim=1)
-
     def chunk_times(self, weights_ED: Tensor, add_E1: Tensor, items: slice) -> Tensor:
         """E weights times a chunk of the items, or the learned part of their vectors, plus `add_E1`, (E, R)."""
         learned = self.vectors_ND.shape[1]
