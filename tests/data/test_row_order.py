@@ -1,5 +1,8 @@
 """Large logs are sorted some users at a time: the data set is the same as that of a log that is sorted at once."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +62,7 @@ def test_the_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     schema = {**SCHEMA, "interactions": {**SCHEMA["interactions"], "context": CONTEXT}}
     whole = paml.prepare(**tables(), schema=schema, out=tmp_path / "whole", **protocol)
     in_parts(monkeypatch)
-    parts = paml.prepare(**tables(), schema=schema, out=tmp_path / "parts", **protocol)
+    parts = paml.prepare(**tables(), schema=schema, out=tmp_path / "parts [0-9]*", **protocol)
     assert whole.manifest.source.repeated
     assert parts.manifest.content == whole.manifest.content
     assert parts.fingerprint == whole.fingerprint
@@ -78,6 +81,35 @@ def test_the_embedded_world_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     in_parts(monkeypatch)
     parts = paml.prepare("synthetic", out=tmp_path / "parts", **settings)
     assert parts.fingerprint == whole.fingerprint  # the best reachable loss is part of it
+
+
+MANY = """
+import sys
+import numpy as np, paml, polars as pl
+
+rng, size = np.random.default_rng(0), 600_000
+log = pl.DataFrame({
+    "user": rng.integers(0, 6_000, size),
+    "item": rng.integers(0, 300, size),
+    "rating": rng.integers(1, 6, size),
+    "time": 10**9 + 86_400 * rng.integers(0, 1_000, size),
+})
+schema = {"target": {"kind": "rating", "low": 1, "high": 5},
+          "interactions": {"user": "user", "item": "item", "target": "rating", "time": "time"}}
+print(paml.prepare(interactions=log, schema=schema, out=sys.argv[1], split="time").fingerprint)
+"""
+
+
+@pytest.mark.slow
+def test_the_order_of_a_parallel_join_does_not_matter(tmp_path: Path) -> None:
+    """A log of many blocks is cut at dates, with days as times: the same rows, in the same order, by any threads."""
+
+    def fingerprint(run: int, threads: int) -> str:
+        command = [sys.executable, "-c", MANY, str(tmp_path / str(run))]
+        environment = {**os.environ, "POLARS_MAX_THREADS": str(threads)}
+        return subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
+
+    assert len({fingerprint(*run) for run in enumerate((1, 2, 2, 4))}) == 1
 
 
 def test_parts_hold_whole_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
 
 def _frame(path: Path, plan: Plan) -> pl.DataFrame:
     """The planned entries' rows in the order of the tables; no rows where there is no file yet."""
-    frame = pl.read_parquet(path) if path.exists() else pl.DataFrame(schema=_KEYS)
+    frame = pl.read_parquet(path, glob=False) if path.exists() else pl.DataFrame(schema=_KEYS)
     order = {name: k for k, name in enumerate(plan.names())}
     lacking = [metric.name for metric in plan.metrics if metric.name not in frame.columns]
     planned = frame.filter(pl.col("method").is_in(list(order)) & pl.col("seed").is_in(plan.seeds))

@@ -65,7 +65,7 @@ def write_rows(parts: Iterable[Part], wanted: Wanted, folder: Path, work: Path) 
                 files.append(work / f"rows-{len(files):05}.parquet")
                 rows.write_parquet(files[-1], compression="lz4")
     if files:
-        pl.scan_parquet(files).sink_parquet(folder / "interactions.parquet", row_group_size=GROUP_ROWS)
+        pl.scan_parquet(files, glob=False).sink_parquet(folder / "interactions.parquet", row_group_size=GROUP_ROWS)
         for file in files:
             file.unlink()
     return written

@@ -103,9 +103,15 @@ def _dealt(joined: pl.LazyFrame, ends: np.ndarray, work: Path) -> Iterator[pl.Da
     whole.unlink()
     for part in range(len(ends)):
         files = sorted(work.glob(f"{part}-*.arrow"))
-        yield pl.concat([pl.read_ipc(file) for file in files]) if files else schema.to_frame()
+        yield pl.concat([_read(file) for file in files]) if files else schema.to_frame()
         for file in files:
             file.unlink()
+
+
+def _read(file: Path) -> pl.DataFrame:
+    """Of an open file, since a path may hold characters that Polars takes for a pattern."""
+    with file.open("rb") as opened:
+        return pl.read_ipc(opened)
 
 
 def _last_of_pairs(rows: pl.DataFrame, *, has_time: bool) -> pl.DataFrame:

@@ -48,7 +48,9 @@ def split_by_time(raw: RawData, protocol: Protocol) -> TimeSplit:
     wanted = time < pl.lit(ends).gather(pl.col("_split"))
     if protocol.new_items == "time":  # what training users did with new items is asked about later
         wanted |= (pl.col("_split") == 0) & (time.min().over("item") >= validation_from)
-    known = raw.interactions.join(users.lazy(), on="user", how="inner").filter(wanted).drop("_split")
+    # rows keep their order, to which seeds refer
+    joined = raw.interactions.join(users.lazy(), on="user", how="inner", maintain_order="left")
+    known = joined.filter(wanted).drop("_split")
     counts = np.bincount(users["_split"].to_numpy(), minlength=len(SPLITS))
     if not counts[0]:
         raise DataError(f"nobody appeared before {shown(validation_from)}", remedy="choose a later validation_from")

@@ -34,4 +34,4 @@ def gather(folder: Path, plan: Plan) -> None:
         if not files:
             target.unlink(missing_ok=True)
             continue
-        write_table(target, pl.concat([pl.read_parquet(file) for file in files], how="diagonal_relaxed"))
+        write_table(target, pl.concat([pl.read_parquet(file, glob=False) for file in files], how="diagonal_relaxed"))

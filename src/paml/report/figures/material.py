@@ -72,7 +72,7 @@ class Material:
     def read(cls, folder: Path, results: Results) -> "Material":
         """The frames of a comparison's folder."""
         paths = {name: folder / f"{name}.parquet" for name in FRAMES}
-        frames = {name: pl.read_parquet(path) for name, path in paths.items() if path.exists()}
+        frames = {name: pl.read_parquet(path, glob=False) for name, path in paths.items() if path.exists()}
         if "rows" in frames:
             failed = {cell.method for cell in results.failed}
             compared = pl.col("seed").is_in(results.seeds) & ~pl.col("method").is_in(failed)
