@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -314,3 +315,41 @@ def test_squashing_onto_the_scale_is_the_same_in_use() -> None:
         assert torch.equal(on_scale(out, 1.0, 5.0), in_training)
     with torch.inference_mode():
         assert torch.equal(on_scale(out[4500:4600], 1.0, 5.0), in_training[4500:4600])
+
+
+@pytest.mark.parametrize("choice", [True, False])
+def test_a_user_keeps_no_scores_of_others(choice: bool, run: paml.Run) -> None:
+    """Users who were adapted together may be kept one without the other."""
+    predictor = run.predictor if choice else replace(run, choice=None, preference=None).predictor
+    users = predictor.adapt_many([NewUser({}, [Rating(str(item), 4.0)]) for item in range(1, 9)], score=True)
+    for user in users:
+        kept = [one for one in vars(user._known).values() if isinstance(one, np.ndarray)]
+        assert kept
+        assert all(one.base is None for one in kept)
+
+
+@pytest.mark.parametrize("by", ["preference", "choice", "rating"])
+def test_who_changes_scores_changes_no_list(by: By, run: paml.Run) -> None:
+    user = run.adapt(ratings={"3": 5})
+    scores_I = user.scores(by=by)
+    first = user.recommend(5, by=by)
+    scores_I *= -1
+    assert user.recommend(5, by=by) == first
+
+
+def test_a_single_id_is_not_taken_for_its_characters(run: paml.Run) -> None:
+    user = run.adapt(ratings={"3": 5})
+    assert [one.item for one in user.recommend(5, among="12")] == ["12"]
+    assert user.reasons("12") == user.reasons(["12"])
+    assert user.next_question(exclude="12") == user.next_question(exclude=["12"])
+    assert user.predict("12").tolist() == user.predict(["12"]).tolist()
+
+
+def test_numbers_of_numpy_are_numbers(run: paml.Run) -> None:
+    plain = run.adapt(profile={"gender": "F", "age": 25}, ratings={3: 5, "7": 2})
+    numpy = run.adapt(
+        profile={"gender": "F", "age": np.int64(25)}, ratings={np.int64(3): np.int8(5), "7": np.float32(2)}
+    )
+    assert numpy.recommend(5) == plain.recommend(5)
+    assert run.adapt(profile={"age": np.float64(25.0)}).unknown == ()
+    assert run.adapt(profile={"age": np.float32(25.0)}).recommend(5) == run.adapt(profile={"age": 25}).recommend(5)

@@ -146,6 +146,8 @@ def texts_of(value: Any) -> tuple[str, ...]:
     """How a value may be written in the data: 25.0 also as "25"; empty for anything but text or a number."""
     if isinstance(value, str):
         return (value,)
+    if isinstance(value, np.integer | np.floating):
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ()
     if isinstance(value, float) and value.is_integer():

@@ -79,7 +79,7 @@ class Catalogue:
 
     def row(self, item: object) -> int:
         """The row of an item; an unknown one is an error that names it and the nearest."""
-        key = str(item) if isinstance(item, int) and not isinstance(item, bool) else item
+        key = str(item) if isinstance(item, int | np.integer) and not isinstance(item, bool) else item
         row = self._row.get(key) if isinstance(key, str) else None
         if row is None:
             raise UnknownItem(item, self._remedy(key))

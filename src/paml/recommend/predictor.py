@@ -151,15 +151,15 @@ class Predictor:
     def _scores(self, encoded: Sequence[EncodedUser], adapted: AdaptedUsers | PlannedUsers) -> list[Scores]:
         """Everything that lists of these users may be ordered by."""
         if self.ordering is None:
-            return [Scores(output_I=score_I) for score_I in self.score_all(adapted).numpy()]
+            return [Scores(output_I=score_I.copy()) for score_I in self.score_all(adapted).numpy()]
         chooser, chosen = self, adapted
         if self.choice is not None:
             chooser, chosen = self.choice, self.choice.adapted(encoded)
         log_p_BI = log_softmax(chooser.score_all(chosen).numpy())
         base_BI = self.ordering.without_rating(encoded, log_p_BI)
         bounded = self.bounds is not None  # then few items need a rating
-        rated = [None] * len(encoded) if bounded else [*self.score_all(adapted).numpy()]
-        return [  # copies, since a user who is kept should not keep all others' scores
+        rated = [None] * len(encoded) if bounded else [one.copy() for one in self.score_all(adapted).numpy()]
+        return [  # all are copies, since a user who is kept should not keep all others' scores
             Scores(output_I, log_p_BI[b].copy(), base_BI[b].copy(), chosen.of(b) if self.choice else None)
             for b, output_I in enumerate(rated)
         ]

@@ -126,11 +126,10 @@ class User:
         """
         if not self.predictor.rates:
             raise SettingsError("this run only ranks and predicts no ratings", remedy="train one with a rating part")
-        names = [items] if isinstance(items, str) else items  # not the characters of one id
-        return self._predicted(self.predictor.catalogue.rows(names), context)
+        return self._predicted(self.predictor.catalogue.rows(_ids(items)), context)
 
     def scores(self, context: Values | None = None, by: By | None = None) -> np.ndarray:
-        """What lists are ordered by, for all items in the catalogue's order; without a context they are cached.
+        """What lists are ordered by, for all items in the catalogue's order: a copy of what is cached.
 
         `by` is `preference`, `choice` (the log chance of being chosen) or `rating` (predictions); without it, the first
         of these that the run knows. Choice depends on no context.
@@ -138,7 +137,7 @@ class User:
         >>> len(run.adapt(ratings={"3": 5}).scores(by="rating")) == len(run.predictor.catalogue)
         True
         """
-        return self._scores(context, self._order(by))
+        return self._scores(context, self._order(by)).copy()
 
     def recommend(
         self,
@@ -162,7 +161,7 @@ class User:
             raise SettingsError(f"n is {n}", remedy="expected 1 or more")
         order = self._order(by)
         excluded_S = self._encoded.index_S if exclude_seen else None
-        candidate_R = np.unique(self.predictor.catalogue.rows(among)) if among is not None else None
+        candidate_R = np.unique(self.predictor.catalogue.rows(_ids(among))) if among is not None else None
         if candidate_R is None:
             candidate_R = self._found(n, order, excluded_S)
         if candidate_R is None:
@@ -194,6 +193,7 @@ class User:
     ) -> list[list[Reason]]:
         """As `why`, for several items at once."""
         predictor, ratings, order = self.predictor, self.new_user.ratings, self._order(by)
+        items = _ids(items)
         index_R = torch.from_numpy(predictor.catalogue.rows(items))
         if not ratings or not items:
             return [[] for _ in items]
@@ -216,7 +216,7 @@ class User:
         """
         predictor, catalogue = self.predictor, self.predictor.catalogue
         rated = self._encoded.index_S
-        skipped = np.setdiff1d(catalogue.rows(exclude), rated)
+        skipped = np.setdiff1d(catalogue.rows(_ids(exclude)), rated)
         batch = predictor.general.batch([self._encoded])
         members = self._chooser.members[:MAX_MEMBERS]
         adapted = [(member.learner, member.adapt(batch)) for member in members]
@@ -376,6 +376,11 @@ class User:
             known_R: np.ndarray = self._outputs(None)[row_R]
             return known_R
         return self.predictor.score(self.adapted, torch.from_numpy(row_R), context)[0].numpy()
+
+
+def _ids(items: Sequence[str]) -> Sequence[str]:
+    """Ids; a single one is no sequence of its characters."""
+    return [items] if isinstance(items, str) else items
 
 
 def as_answer(user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]]) -> dict[str, Any]:
