@@ -2,6 +2,7 @@
 
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
+│   ├── TooLarge    settings of a network that this machine cannot hold
 │   └── InputError  a new user's profile or rating that cannot be used: field, value, expectation
 │       ├── UnknownItem
 │       ├── UnknownField
@@ -9,6 +10,7 @@ PamlError
 │       └── TooManyRatings  more ratings of one user than the store keeps
 ├── DataError       input data that cannot be read as what it claims to be
 ├── FormatError     a file of our own (prepared data set, run, store) that is damaged, edited or of another version
+├── InUse           a folder in which another process is at work
 ├── TrainingError   training that cannot go on
 ├── LeakageError    training that read what it must not know: a bug, never to be passed over
 ├── TooManyUsers    more users than the store may hold
@@ -45,6 +47,10 @@ class PamlError(Exception):
 
 class SettingsError(PamlError):
     """A setting that is unknown, of the wrong type or out of range."""
+
+
+class TooLarge(SettingsError):  # noqa: N818
+    """Settings of a network that this machine cannot hold."""
 
 
 class InputError(SettingsError):
@@ -102,6 +108,10 @@ class FormatError(PamlError):
     def __init__(self, what: str, *, again: Again | None = None, **more: Any) -> None:
         self.again = again
         super().__init__(what, **more)
+
+
+class InUse(PamlError):  # noqa: N818
+    """A folder in which another process is at work."""
 
 
 class TrainingError(PamlError):

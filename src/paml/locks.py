@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paml.errors import PamlError
+from paml.errors import InUse, PamlError
 
 try:
     import fcntl
@@ -24,7 +24,7 @@ NAME = ".lock"
 
 @contextmanager
 def hold(file: Path, what: Path, doing: str) -> Iterator[None]:
-    """Hold the lock `file` of `what`; if another process holds it, a PamlError says which and since when."""
+    """Hold the lock `file` of `what`; if another process holds it, an error says which and since when."""
     descriptor = _acquire(file, what)
     holder = f"process {os.getpid()} on {socket.gethostname()} is {doing} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
     os.ftruncate(descriptor, 0)
@@ -50,7 +50,7 @@ def _acquire(file: Path, what: Path) -> int:
         except BlockingIOError:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process is at work there"
             os.close(descriptor)
-            raise PamlError(f"is in use: {holder}", where=what, remedy="wait for it, or end it") from None
+            raise InUse(f"is in use: {holder}", where=what, remedy="wait for it, or end it") from None
         except FileNotFoundError:
             pass
         except OSError:  # a file system without locks

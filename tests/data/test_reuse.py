@@ -1,5 +1,6 @@
 """A second call: what is there is returned if it would be made again, and anything else is refused by name."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import paml
 from paml.data import prepare as preparing
 from paml.errors import FormatError, PamlError, SettingsError
+from paml.locks import hold
 from smalltables import write_tables
 
 SMALL: dict[str, Any] = {"users": 150, "items": 30}
@@ -105,3 +107,20 @@ def test_what_is_no_data_set_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such prepared data set"):
         paml.prepare("synthetic", out=tmp_path / "data", reuse=True, **SMALL)
     assert [one.name for one in (tmp_path / "data").iterdir()] == ["thesis.txt"]
+
+
+def test_what_killed_calls_have_left_is_removed(tmp_path: Path) -> None:
+    """Not what calls that are under way have written, and not what was left just now."""
+    paml.prepare("synthetic", out=tmp_path / "data", **SMALL)
+    left, busy, new = (tmp_path / f".data.again-{name}" for name in ("1111", "2222", "3333"))
+    for folder in (left, busy, new):
+        (folder / "raw").mkdir(parents=True)
+        (folder / "raw" / "part.parquet").write_bytes(b"1")
+    for folder in (left, busy):
+        os.utime(folder, (1e9, 1e9))
+    before = {path.name for path in tmp_path.iterdir()}
+    with hold(busy.with_name(f"{busy.name}.lock"), busy, "comparing with it"):
+        paml.prepare("synthetic", out=tmp_path / "data", reuse=True, **SMALL)
+        assert {path.name for path in tmp_path.glob("*")} == before - {left.name} | {f"{busy.name}.lock"}
+    paml.prepare("synthetic", out=tmp_path / "data", reuse=True, **SMALL)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", new.name}

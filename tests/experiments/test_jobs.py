@@ -1,5 +1,6 @@
 """Comparisons on several processes: the same results as on one, also if processes die or the command is stopped."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,13 @@ import pytest
 
 import paml
 from paml.analysis.environment import read_environments
-from paml.analysis.plan import Entry
+from paml.analysis.plan import Entry, Plan, cell_folder
+from paml.errors import PamlError
+from paml.experiments import grid
 from paml.experiments.grid import CellTimes, _next
+from paml.files import new_folder
+from paml.locks import NAME as LOCK, hold
+from paml.progress import SILENT
 from waiting import wait_until
 
 SETTINGS = {"epochs": 2, "ensemble_size": 1, "hidden": "8", "embedding_size": 4, "item_embedding": 4}
@@ -42,6 +48,52 @@ def test_the_longest_cells_of_a_seed_come_first() -> None:
     times.add(slow, 30.0)
     assert _next(waiting, times) == (slow, 0)
     assert _next([(quick, 1), (new, 1), (slow, 2)], times) == (quick, 1)
+
+
+def test_a_cell_that_somebody_else_finished_is_finished(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was given up may go on, and end first."""
+    cell = cell_folder(tmp_path, "bias", 0)
+    plan, entry = Plan.model_construct(), Entry(name="bias", label="bias", kind="baseline")
+
+    def run(*_: object) -> None:
+        with new_folder(cell):
+            (tmp_path / "ran").touch()
+
+    def overtaken(*_: object) -> None:
+        run()
+        run()
+
+    monkeypatch.setattr(grid, "run_cell", overtaken)
+    grid.run_cell_of(world.path, tmp_path, plan, entry, 0, SILENT)
+    assert cell.exists()
+    cell.rmdir()
+    monkeypatch.setattr(grid, "run_cell", lambda *_: raised(PamlError("already exists")))
+    with pytest.raises(PamlError):
+        grid.run_cell_of(world.path, tmp_path, plan, entry, 0, SILENT)
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_network_that_does_not_fit_is_one_failure(world: paml.Dataset, tmp_path: Path, jobs: int) -> None:
+    """So is a run that another process is training; the other cells go on."""
+    large, out = "melu item_embedding=1000000000000", tmp_path / "out"
+    settings = {name: value for name, value in SETTINGS.items() if name != "item_embedding"}
+    common = {"out": out, "baselines": ["bias"], "seeds": 1, "jobs": jobs, "settings": settings}
+    paml.compare(world, methods=["melu"], **common)
+    run = out / "runs" / "reg_paml@0"
+    run.mkdir(parents=True)
+    with hold(run / LOCK, run, "training in it"):
+        paml.compare(world, methods=["reg_paml"], variants=[large], **common)
+    assert {cell.name for cell in (out / "cells").glob("[!.]*")} == {"melu@0", "bias@0"}
+    failures = json.loads((out / "failures.json").read_text())
+    assert [one["method"] for one in failures] == ["reg_paml", large]
+    assert "is in use" in failures[0]["reason"]
+    assert "cannot be built" in failures[1]["reason"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import paml
 from paml.cli import app
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
 from paml.experiments.tuning.search import Budget, SearchResult
+from paml.experiments.tuning.shared import SharedStudy
 from paml.experiments.tuning.space import place, read_space, space_for
 from paml.experiments.tuning.study import STARTUP_TRIALS, Trial, propose
 from paml.locks import hold
@@ -436,6 +438,44 @@ def test_searches_share_a_storage(small: paml.Dataset, tmp_path: Path) -> None:
         search(small, tmp_path / "b", budget=3, settings=settings)
     again = search(small, tmp_path / "c", budget=2, storage=f"sqlite:///{tmp_path / 'study.db'}", settings=settings)
     assert again.best == first.best
+
+
+def test_a_start_that_was_lost_is_tried_again(
+    small: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted, or by a process that was killed: the start is tried by whoever comes next, and by nobody twice."""
+    storage, settings = f"sqlite:///{tmp_path / 'study.db'}", {**QUICK, "epochs": 1}
+    for number, error in enumerate((KeyboardInterrupt, SystemExit)):
+        with monkeypatch.context() as patched:
+            patched.setattr("paml.experiments.tuning.search.run_trial", lambda *_, error=error: raised_error(error))
+            if error is SystemExit:  # nothing is said at the end
+                patched.setattr(SharedStudy, "abandon", lambda study: None)
+                patched.setattr("os.getpid", lambda: 2**30)
+            with pytest.raises(error):
+                search(small, tmp_path / f"lost{number}", budget=2, storage=storage, settings=settings)
+    found = search(small, tmp_path / "out", budget=2, storage=storage, settings=settings)
+    assert found.start.validation is not None
+    assert found.start.trial == 2
+    start, other = log(tmp_path / "out")
+    assert start["settings"] != other["settings"]
+    assert found.best.validation == min(start["validation"], other["validation"])
+    assert tomllib.loads((tmp_path / "out" / "best.toml").read_text())["epochs"] == 1
+
+
+def raised_error(error: type[BaseException]) -> None:
+    raise error
+
+
+def test_settings_that_cannot_be_trained_are_a_bad_trial(small: paml.Dataset, tmp_path: Path) -> None:
+    """Not the end of the search; those of the start are."""
+    space = write(tmp_path / "space.toml", "[item_embedding]\namong = [4, 1000000000000]\n")
+    settings = {**QUICK, "epochs": 1}
+    found = search(small, tmp_path / "out", budget=6, space=space, settings=settings)
+    assert found.trials["diverged"] >= 1
+    assert found.trials["finished"] >= 1
+    assert any("cannot be built" in str(trial["reason"]) for trial in log(tmp_path / "out"))
+    with pytest.raises(SettingsError, match="cannot be built"):
+        search(small, tmp_path / "large", settings={**settings, "item_embedding": 10**12})
 
 
 @pytest.mark.parametrize(

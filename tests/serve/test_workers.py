@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 import paml
 from serve.serving import Server
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -131,3 +133,39 @@ def test_whatever_prevents_serving_is_said_once(trained: paml.Run, tmp_path: Pat
     assert server.process.wait(60) != 0
     assert server.log.count("no valid key") == 1
     assert not workers(server)
+
+
+SCARCE = """
+import logging, os, signal, sys, time
+from paml.serve.workers import supervise
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+fork, calls = os.fork, []
+
+def scarce() -> int:
+    calls.append(len(calls))
+    if len(calls) in (3, 4):
+        raise OSError(12, "Cannot allocate memory")
+    return fork()
+
+os.fork = scarce
+supervise(2, signal.pause, lambda number: None)
+"""
+
+
+def test_a_worker_that_cannot_be_replaced_now_is_replaced_later(tmp_path: Path) -> None:
+    """The other one goes on, and whoever stops the service does not wait."""
+
+    def numbers() -> list[int]:
+        return [int(line.split()[1]) for line in printed.read_text().splitlines() if line.endswith("has started")]
+
+    printed = tmp_path / "printed"
+    with printed.open("w") as out, subprocess.Popen([sys.executable, "-c", SCARCE], stdout=out) as process:
+        wait_until(lambda: len(numbers()) == 2)
+        os.kill(numbers()[0], signal.SIGKILL)
+        wait_until(lambda: len(numbers()) == 3)
+        assert psutil.pid_exists(numbers()[1])
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    assert printed.read_text().count("no worker can be started now (Cannot allocate memory)") == 2
+    assert not any(map(psutil.pid_exists, numbers()))

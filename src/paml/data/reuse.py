@@ -4,8 +4,11 @@ Settings are compared before anything is read. Then the input is read again: if 
 data set; if it is not, it may still say the same (a table written in another format), which preparing it shows.
 """
 
-import tempfile
-from collections.abc import Mapping
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +17,14 @@ from paml.data.dataset import Dataset
 from paml.data.protocol import Protocol
 from paml.data.sources import RawData
 from paml.data.time_split import split_by_time
-from paml.errors import SettingsError
+from paml.errors import InUse, SettingsError
+from paml.locks import hold
 from paml.settings import require_same
 
 if TYPE_CHECKING:
     from paml.data.prepare import Preparation
 
+AN_HOUR = 3600.0
 DATES = {"validation_from", "test_from"}
 """Settings that the log may decide."""
 
@@ -28,7 +33,7 @@ def reused(target: Path, wanted: "Preparation") -> Dataset:
     """The data set in a folder, if it is the one that is wanted; a SettingsError says what differs."""
     found = Dataset.open(target)
     require_same(_given(found), _asked(wanted), target, "prepared")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.again-") as work:
+    with _workplace(target) as work:
         raw = wanted.load(_new(work, "raw"))
         if not _is_same_input(found, wanted, raw):
             again = _new(work, "data")
@@ -37,8 +42,31 @@ def reused(target: Path, wanted: "Preparation") -> Dataset:
     return found
 
 
-def _new(parent: str, name: str) -> Path:
-    folder = Path(parent, name)
+@contextmanager
+def _workplace(target: Path) -> Iterator[Path]:
+    """A folder for temporary files beside the data set; what calls that were killed have left there is removed."""
+    prefix = f".{target.name}.again-"
+    work = target.with_name(f"{prefix}{secrets.token_hex(4)}")
+    with hold(_lock_of(work), target, "comparing with it"):  # before the folder is there
+        for other in target.parent.iterdir():
+            is_old = other.name.startswith(prefix) and other.is_dir() and time.time() - other.stat().st_mtime > AN_HOUR
+            with suppress(InUse):
+                if is_old:
+                    with hold(_lock_of(other), other, "removing it"):
+                        shutil.rmtree(other, ignore_errors=True)
+        work.mkdir()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _lock_of(work: Path) -> Path:
+    return work.with_name(f"{work.name}.lock")
+
+
+def _new(parent: Path, name: str) -> Path:
+    folder = parent / name
     folder.mkdir()
     return folder
 

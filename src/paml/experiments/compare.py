@@ -13,10 +13,10 @@ from typing import Any, Unpack
 from paml.analysis.plan import Plan, cell_folder
 from paml.analysis.results import MissingCell, Results, write_failures
 from paml.data.dataset import Dataset
-from paml.errors import SettingsError, TrainingError
+from paml.errors import SettingsError
 from paml.experiments.cells import run_cell
 from paml.experiments.environment import record_environment
-from paml.experiments.grid import Cell, CellTimes, Crew, cluster_for, run_at_once, split_of
+from paml.experiments.grid import FAILURES, Cell, CellTimes, Crew, cluster_for, run_at_once, split_of
 from paml.experiments.plan import choose_entries, make_plan, open_comparison
 from paml.experiments.workers import Workers, check_jobs
 from paml.files import make_folder
@@ -132,7 +132,7 @@ def _run_one_by_one(data: Dataset, folder: Path, plan: Plan, todo: Sequence[Cell
         split = split_of(data, folder, plan, seed)
         try:
             run_cell(split, folder, plan, entry, seed, Inside(step, note))
-        except TrainingError as error:
+        except FAILURES as error:
             failures.append(MissingCell(method=entry.name, seed=seed, reason=error.what))
         times.add(entry, time.perf_counter() - started)
         step.advance(1)

@@ -10,7 +10,7 @@ from paml.analysis.plan import Entry, Plan, cell_folder
 from paml.analysis.results import MissingCell
 from paml.data.dataset import Dataset
 from paml.data.resplit import resplit
-from paml.errors import SettingsError, TrainingError
+from paml.errors import InUse, PamlError, SettingsError, TooLarge, TrainingError
 from paml.experiments.cells import run_cell
 from paml.experiments.cluster import Cluster
 from paml.experiments.workers import WorkerDied, Workers
@@ -20,6 +20,8 @@ Cell = tuple[Entry, int]
 """An entry and a seed."""
 Crew = Workers | Cluster
 """Who does the work."""
+FAILURES = (TrainingError, TooLarge, InUse)
+"""What is one cell's failure, and no reason to stop the others."""
 
 
 class CellTimes:
@@ -60,10 +62,16 @@ def split_of(data: Dataset, folder: Path, plan: Plan, seed: int) -> Dataset:
 
 def run_cell_of(path: Path, folder: Path, plan: Plan, entry: Entry, seed: int, progress: Progress) -> None:
     """`run_cell` in another process: of the data set in a folder; a cell that a dead process has finished stays."""
-    if not cell_folder(folder, entry.name, seed).exists():
-        data = Dataset.open(path)
-        data.verify_once()  # before targets are erased, which no digest fits
+    cell = cell_folder(folder, entry.name, seed)
+    if cell.exists():
+        return
+    data = Dataset.open(path)
+    data.verify_once()  # before targets are erased, which no digest fits
+    try:
         run_cell(data, folder, plan, entry, seed, progress)
+    except PamlError:
+        if not cell.exists():  # otherwise a process that had been given up has finished it meanwhile
+            raise
 
 
 def cluster_for(address: str, data: Dataset, folder: Path, plan: Plan, threads: int) -> Cluster:
@@ -101,7 +109,7 @@ def run_at_once(
                 (entry, seed), started = begun[outcome.key]
                 try:
                     outcome.result()
-                except (TrainingError, WorkerDied) as error:
+                except (*FAILURES, WorkerDied) as error:
                     failures[outcome.key] = MissingCell(method=entry.name, seed=seed, reason=error.what)
                 times.add(entry, time.perf_counter() - started)
                 step.advance(1)

@@ -46,13 +46,17 @@ def supervise(count: int, work: Callable[[], None], ended: Callable[[int], objec
     try:
         for _ in range(count):
             start()
-        while signal.sigwait(watched) == signal.SIGCHLD:
+        while _told(watched, None if len(started) == count else RESTART_SECONDS) not in STOPS:
             for number, status in _ended(started):
                 lived = time.monotonic() - started.pop(number)
                 ended(number)
                 log.error("worker %d has ended (%s); another one is started", number, _how(status))
                 time.sleep(max(0.0, RESTART_SECONDS - lived))
-                start()
+            try:
+                while len(started) < count:
+                    start()
+            except OSError as error:  # there is no memory, or no room for processes; the others go on
+                log.error("no worker can be started now (%s); it is tried again", error.strerror)
     finally:
         _stop(started, watched)
         for end in alive:
@@ -86,6 +90,14 @@ def _end_with(pipe: int) -> None:
     """Stop when nobody holds the other end any more."""
     os.read(pipe, 1)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _told(watched: set[signal.Signals], seconds: float | None) -> int | None:
+    """The next signal; None if there was none for so long."""
+    if seconds is None:
+        return signal.sigwait(watched)
+    found = signal.sigtimedwait(watched, seconds)
+    return None if found is None else found.si_signo
 
 
 def _ended(started: dict[int, float]) -> list[tuple[int, int]]:

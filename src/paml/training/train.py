@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
-from paml.errors import PamlError, SettingsError
+from paml.errors import PamlError, SettingsError, TooLarge
 from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of, tensors_of_a_member
@@ -132,7 +132,7 @@ def _trainer(
         return Trainer(data, wanted, path, choose_device(device), loggers, part, ranks, by_members=by_members)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
-        raise SettingsError(what, remedy="choose smaller sizes") from None
+        raise TooLarge(what, remedy="choose smaller sizes") from None
 
 
 def _require_memory(wanted: RunSettings) -> None:

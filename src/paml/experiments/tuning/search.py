@@ -222,7 +222,9 @@ class _Search:
             number, others, prefix = self._shared.begin(), self._shared.under_way(), ""
             self._trials = self._shared.ended()
         out = self._folder / "runs" / f"{prefix}{number}"
-        job = TrialJob(number, self._plan, self._start, self._space, tuple(self._trials), others, ends, out)
+        known = [*(trial.settings for trial in self._trials), *others]
+        is_start = not number if self._shared is None else self._start_settings() not in known
+        job = TrialJob(number, self._plan, self._start, self._space, tuple(self._trials), others, ends, out, is_start)
         settings = job.settings(job.proposed())
         if self._shared is not None:
             self._shared.note(number, plain(settings))
@@ -288,10 +290,14 @@ class _Search:
 
     def _first(self) -> Trial:
         """The start; in a shared search it may be under way elsewhere."""
-        values = self._start.model_dump()
-        settings = plain({name: values[name] for name in self._space})
+        settings = self._start_settings()
         unknown = Trial(0, "under way", None, None, settings, [], 0.0)
-        return next((trial for trial in self._trials if trial.number == 0), unknown)
+        return next((trial for trial in self._trials if trial.settings == settings), unknown)
+
+    def _start_settings(self) -> dict[str, Any]:
+        """The starting recipe's values of what is searched."""
+        values = self._start.model_dump()
+        return plain({name: values[name] for name in self._space})
 
     def _is_over(self, trials: int | None, ends: float | None) -> bool:
         if trials is not None and self._count() >= trials:

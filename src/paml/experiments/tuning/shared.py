@@ -6,9 +6,12 @@ method, start, space and seed are one study, whatever their budgets.
 """
 
 import hashlib
+import os
+import socket
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,9 @@ from paml.methods.spaces import Space
 if TYPE_CHECKING:
     import optuna
 
-SETTINGS, TRIAL, RUN = "settings", "trial", "run"  # attributes of a trial
+SETTINGS, TRIAL, RUN, PROCESS = "settings", "trial", "run", "process"  # attributes of a trial
+LOST_AFTER = timedelta(days=1)
+"""From then on a trial that has not ended is not waited for: its machine may have gone."""
 
 
 class SharedStudy:
@@ -42,7 +47,7 @@ class SharedStudy:
     def under_way(self) -> list[dict[str, Any]]:
         """The settings of trials that have begun, here or elsewhere."""
         running = self._study.get_trials(deepcopy=False, states=(load_optuna().trial.TrialState.RUNNING,))
-        return [trial.user_attrs[SETTINGS] for trial in running if SETTINGS in trial.user_attrs]
+        return [trial.user_attrs[SETTINGS] for trial in running if SETTINGS in trial.user_attrs and not _is_lost(trial)]
 
     def begin(self) -> int:
         """The number of a new trial, which no other command gets."""
@@ -60,6 +65,7 @@ class SharedStudy:
         self._study.sampler = given  # so that the study has parameters, though it does not choose them
         for name in values:
             _suggest(asked, name, distribution(name, self._space[name]))
+        asked.set_user_attr(PROCESS, [socket.gethostname(), os.getpid()])
         asked.set_user_attr(SETTINGS, dict(settings))
 
     def end(self, trial: Trial, run: Path) -> None:
@@ -83,6 +89,14 @@ class SharedStudy:
     def run_of(self, number: int) -> str:
         """The folder of a trial's run, as the command that ran it names it."""
         return str(self._study.get_trials(deepcopy=False)[number].user_attrs[RUN])
+
+
+def _is_lost(running: "optuna.trial.FrozenTrial") -> bool:
+    """Whether a trial's process has ended without a word, as far as this machine can tell."""
+    begun, (host, process) = running.datetime_start, running.user_attrs.get(PROCESS, ("", 0))
+    if begun is None or datetime.now() - begun > LOST_AFTER:
+        return True
+    return bool(host == socket.gethostname() and not Path(f"/proc/{process}").exists() and Path("/proc").exists())
 
 
 def _suggest(asked: "optuna.Trial", name: str, wanted: Any) -> None:

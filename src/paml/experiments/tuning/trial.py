@@ -43,10 +43,12 @@ class TrialJob:
     """When the budget ends, by the monotonic clock, which all processes of a machine share."""
     out: Path
     """The folder of its run."""
+    is_start: bool
+    """Whether it tries the starting recipe."""
 
     def proposed(self) -> "optuna.Trial | None":
-        """What the study proposes, which is always the same; None for the first trial, which is the start."""
-        if not self.number:
+        """What the study proposes, which is always the same; None for the start."""
+        if self.is_start:
             return None
         seed, epochs = self.plan.seed, self.start.epochs
         return propose(self.before, self.space, seed, epochs, number=self.number, under_way=self.under_way)
@@ -73,7 +75,6 @@ def run_trial(job: TrialJob, data: BlindedDataset, progress: Progress) -> Trial:
     """Train with the starting recipe's settings, or with those that the study proposes."""
     asked = job.proposed()
     settings = job.settings(asked)
-    recipe = build(Recipe, {**job.start.model_dump(), **settings})
     criterion = Criterion.find(job.plan.by, data.schema.target.kind)
     history: list[float] = []
     started = time.monotonic()
@@ -86,6 +87,7 @@ def run_trial(job: TrialJob, data: BlindedDataset, progress: Progress) -> Trial:
         return Trial(job.number, state, value, epoch, plain(settings), history, seconds, reason)
 
     try:
+        recipe = build(Recipe, {**job.start.model_dump(), **settings})
         run = train(
             data,
             job.plan.method,
@@ -97,6 +99,10 @@ def run_trial(job: TrialJob, data: BlindedDataset, progress: Progress) -> Trial:
             settings={**recipe.model_dump(), "choice_part": False},  # has settings of its own: head=choice
         )
     except TrainingError as error:
+        return ended("diverged", error.what)
+    except SettingsError as error:  # these do not fit each other, or make a network that does not fit this machine
+        if job.is_start:
+            raise
         return ended("diverged", error.what)
     except load_optuna().TrialPruned:
         return ended("pruned")
