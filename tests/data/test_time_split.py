@@ -107,6 +107,43 @@ def test_no_future_leaks(log: pl.DataFrame, tmp_path: Path) -> None:
     assert liked[0].equals(liked[1])  # the encoding of targets
 
 
+EVENTS: dict[str, Any] = {
+    "typed": {"event": "what", "weights": {"view": 1, "buy": 4, "seen": 0}},
+    "weighted": {"weight": "rating", "minimum": 3},
+    "rated": {"target": "rating", "threshold": 3},
+}
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+@pytest.mark.parametrize("new_items", [0, "time"])
+def test_choices_are_made_of_what_was_known(kind: str, new_items: object, log: pl.DataFrame, tmp_path: Path) -> None:
+    """Events that are added after the dates, or lost, change no choice that training or validation sees."""
+    events = pl.concat([log, log.with_columns(pl.col("time") + dt.timedelta(hours=1))]).with_columns(
+        what=pl.Series(np.random.default_rng(0).choice(["view", "buy", "seen"], 2 * len(log)))
+    )
+    known = events.filter(pl.col("time") < days(80))
+    shifted = known.filter(pl.col("time") >= days(60)).with_columns(
+        time=pl.lit(days(90)), what=pl.lit("buy"), rating=6 - pl.col("rating")
+    )
+    schema = {
+        "target": {"kind": "choice"},
+        "interactions": {"user": "user", "item": "item", "time": "time", **EVENTS[kind]},
+    }
+    dates = {"split": "time", "validation_from": f"{days(60).timestamp()}", "test_from": f"{days(80).timestamp()}"}
+    rows = []
+    for name, frame in {"all": events, "more": pl.concat([events, shifted, shifted]), "less": known}.items():
+        settings = {**dates, "active_users": "drop", "cold_share": 1, "min_interactions": 2, "new_items": new_items}
+        data = paml.prepare(interactions=frame, schema=schema, out=tmp_path / name, settings=settings)
+        found = data.interactions().join(data.users().with_row_index("row"), left_on="user", right_on="row")
+        items = data.items().select("item").with_row_index("row")
+        named = found.join(items, left_on="item", right_on="row").filter(pl.col("split").is_in(["train", "validation"]))
+        rows.append(named.select("split", "user_right", "item_right", "target", "time").sort(pl.all()).collect())
+    assert len(rows[0]) > 500
+    assert kind == "rated" or rows[0]["target"].n_unique() > 1
+    assert rows[0].equals(rows[1])
+    assert rows[0].equals(rows[2])
+
+
 def test_active_users_come_first_or_not_at_all(log: pl.DataFrame, tmp_path: Path) -> None:
     longer = pl.concat([log, *(log.filter(user=f"u{u}").with_columns(item=pl.lit(f"i{u % 30 - 1}")) for u in (5, 95))])
     data = prepared(longer, tmp_path / "data", active_users="train", cold_share=0.97, user_ratio="6:2:2")

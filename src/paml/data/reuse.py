@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paml.data.dataset import Dataset
 from paml.data.protocol import Protocol
 from paml.data.sources import RawData
-from paml.data.time_split import split_by_time
+from paml.data.time_split import dated
 from paml.errors import InUse, SettingsError
 from paml.locks import hold
 from paml.settings import require_same
@@ -77,7 +77,7 @@ def _is_same_input(found: Dataset, wanted: "Preparation", raw: RawData) -> bool:
     if (now.checksum, now.bad_lines) != (before.checksum, before.bad_lines):
         return False
     if protocol.split == "time":
-        protocol = split_by_time(raw, protocol).protocol
+        protocol = dated(raw, protocol)
     return protocol == found.manifest.protocol and found.manifest.created_by == f"paml {version('paml')}"
 
 

@@ -32,11 +32,44 @@ class TimeSplit(NamedTuple):
 
 
 def split_by_time(raw: RawData, protocol: Protocol) -> TimeSplit:
-    """Cut the log at the dates of the protocol; those that are not given follow from `user_ratio`."""
+    """Cut the log at the dates of the protocol; those that are not given follow from `user_ratio`.
+
+    Choices are made anew of the events that are left.
+    """
+    users, protocol = _new_users(raw, protocol)
+    assert protocol.validation_from is not None and protocol.test_from is not None, "found by now"  # noqa: PT018
+    validation_from, test_from = seconds(protocol.validation_from), seconds(protocol.test_from)
+    time, ends = pl.col("time").cast(pl.Float64), pl.Series([validation_from, test_from, math.inf])
+    wanted = time < pl.lit(ends).gather(pl.col("_split"))
+    if protocol.new_items == "time":  # what training users did with new items is asked about later
+        wanted |= (pl.col("_split") == 0) & (time.min().over("item") >= validation_from)
+    # rows keep their order, to which seeds refer
+    log = raw.interactions if raw.events is None else raw.events.rows
+    cut = log.join(users.lazy(), on="user", how="inner", maintain_order="left").filter(wanted)
+    known, schema, notes = cut.drop("_split"), raw.schema, raw.notes
+    if raw.events is not None:
+        training = cut.filter((pl.col("_split") == 0) & (time < validation_from)).drop("_split")
+        choices = raw.events.choices_of(known, training)
+        known, schema = choices.frame, schema.model_copy(update={"target": choices.target})
+        notes = (*notes, f"up to these dates, {choices.note}")
+    note = (
+        f"split by time: validation users appear from {protocol.validation_from}, test users from {protocol.test_from}"
+    )
+    return TimeSplit(replace(raw, schema=schema, interactions=known, notes=(*notes, note)), users, protocol)
+
+
+def dated(raw: RawData, protocol: Protocol) -> Protocol:
+    """The protocol with its dates."""
+    return _new_users(raw, protocol)[1]
+
+
+def _new_users(raw: RawData, protocol: Protocol) -> tuple[pl.DataFrame, Protocol]:
+    """`user` and `_split` of all users, and the protocol with the dates."""
     if "time" not in raw.interactions.collect_schema().names():
         remedy = "name the column of time in the schema, or use split=random"
         raise SettingsError("split is 'time', but the interactions have no time", remedy=remedy)
-    first = raw.interactions.group_by("user").agg(_first=pl.col("time").cast(pl.Float64).min())
+    log = raw.interactions if raw.events is None else raw.events.counting
+    first = log.group_by("user").agg(_first=pl.col("time").cast(pl.Float64).min())
     users = first.sort("user").collect(engine="streaming")
     validation_from, test_from = _dates(users["_first"].to_numpy(), protocol)
     if not validation_from <= test_from:
@@ -44,23 +77,10 @@ def split_by_time(raw: RawData, protocol: Protocol) -> TimeSplit:
         raise SettingsError(f"test_from, {shown(test_from)}, is before {shown(validation_from)}", remedy=remedy)
     code = (pl.col("_first") >= validation_from).cast(pl.Int8) + (pl.col("_first") >= test_from).cast(pl.Int8)
     users = users.select("user", _split=code)
-    time, ends = pl.col("time").cast(pl.Float64), pl.Series([validation_from, test_from, math.inf])
-    wanted = time < pl.lit(ends).gather(pl.col("_split"))
-    if protocol.new_items == "time":  # what training users did with new items is asked about later
-        wanted |= (pl.col("_split") == 0) & (time.min().over("item") >= validation_from)
-    # rows keep their order, to which seeds refer
-    joined = raw.interactions.join(users.lazy(), on="user", how="inner", maintain_order="left")
-    known = joined.filter(wanted).drop("_split")
     counts = np.bincount(users["_split"].to_numpy(), minlength=len(SPLITS))
     if not counts[0]:
         raise DataError(f"nobody appeared before {shown(validation_from)}", remedy="choose a later validation_from")
-    dates = {"validation_from": shown(validation_from), "test_from": shown(test_from)}
-    note = (
-        f"split by time: validation users appear from {dates['validation_from']}, test users from {dates['test_from']}"
-    )
-    return TimeSplit(
-        replace(raw, interactions=known, notes=(*raw.notes, note)), users, protocol.model_copy(update=dates)
-    )
+    return users, protocol.model_copy(update={"validation_from": shown(validation_from), "test_from": shown(test_from)})
 
 
 def without_active_new_users(users: pl.DataFrame) -> Kept:

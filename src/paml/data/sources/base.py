@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -11,6 +11,9 @@ from paml.data.schema import Schema
 from paml.data.sources.download import Archive
 from paml.progress import SILENT, Progress
 from paml.settings import Settings
+
+if TYPE_CHECKING:
+    from paml.data.sources.events import Events
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class RawData:
     """Name of the fact in the interactions' column `_best`: each row's lowest reachable expected loss."""
     notes: tuple[str, ...] = ()
     """What was left out or is unknown, in sentences for people."""
+    events: "Events | None" = None
+    """What choices among the interactions were made of."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Names of the files that users, items and interactions were read from, for error messages."""
 

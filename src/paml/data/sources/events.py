@@ -48,7 +48,55 @@ class Choices:
 
     frame: pl.LazyFrame
     target: Target
-    notes: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Events:
+    """A log of events: choices are made of all its rows or, where it is cut at dates, of those that were known."""
+
+    rows: pl.LazyFrame
+    entry: EventsEntry
+    workdir: Path
+    file: str
+    """What errors call the log."""
+
+    @property
+    def counting(self) -> pl.LazyFrame:
+        """The events that count as choices."""
+        return _weighted(self.rows, self.entry)
+
+    def choices(self) -> Choices:
+        """Choices of all events."""
+        return self._added_up(self.rows, self.rows, "choices.parquet")
+
+    def choices_of(self, rows: pl.LazyFrame, training: pl.LazyFrame) -> Choices:
+        """Choices of some events; what a strength of 1 is follows from those of training users."""
+        return self._added_up(rows, training, "choices-cut.parquet")
+
+    def _added_up(self, rows: pl.LazyFrame, training: pl.LazyFrame, name: str) -> Choices:
+        """Add up the events of each user and item, into a file in the folder for temporary files."""
+        entry, place = self.entry, _place(rows)
+        total = rows.select(pl.len()).collect(engine="streaming").item()
+        if entry.event is not None:
+            _require_weights(rows, entry.weights, self.file)
+        base = _base(_weighted(_last(training, entry), entry), entry)
+        if base is None:
+            raise DataError("has no choices", where=self.file, remedy="lower the threshold, or check the weights")
+        target = self.workdir / name
+        pairs = _pairs(_weighted(_last(rows, entry), entry), place)
+        if entry.minimum is not None:
+            pairs = pairs.filter(pl.col(WEIGHT) >= entry.minimum)
+        strength = ((pl.col(WEIGHT) / base).log(2) + 1e-9).floor() + 1
+        pairs = pairs.with_columns(target=strength.clip(1, MAX_STRENGTH)).drop(WEIGHT)
+        # in a fixed order, whatever the order in which groups are found: seeds refer to it
+        pairs.sort(place).collect(engine="streaming").write_parquet(target, compression="lz4")
+        frame = pl.scan_parquet(target, glob=False)
+        count, high = frame.select(pl.len(), pl.col("target").max()).collect().row(0)
+        if not count:
+            raise DataError("has no choices", where=self.file, remedy="lower the minimum")
+        note = f"{total:,} rows became {count:,} choices, one for each user and item, of strengths 1 to {high:g}"
+        return Choices(frame, Target(kind="choice", high=high), note)
 
 
 def check_events(log: EventsEntry, target: Target, where: str) -> None:
@@ -89,36 +137,25 @@ def event_columns(log: EventsEntry) -> dict[str, Column]:
     return columns
 
 
-def as_choices(rows: pl.LazyFrame, log: EventsEntry, workdir: Path, file: str) -> Choices:
-    """Add up the events of each user and item, once, into a file in `workdir`; errors call the log `file`."""
+def _place(rows: pl.LazyFrame) -> str:
+    """The column that says where a row stands in the log."""
     names = rows.collect_schema().names()
-    place = next(name for name in ("_line", "_row") if name in names)
-    total = rows.select(pl.len()).collect().item()
-    if log.threshold is not None:
-        last = ["time", place] if "time" in names else [place]
-        # of several ratings of an item by a user the last one counts, as for ratings
-        rows = rows.sort(last).unique(["user", "item"], keep="last").filter(pl.col("target") >= log.threshold)
-        rows = rows.drop("target")
-    if log.event is not None:
-        _require_weights(rows, log.weights, file)
-    rows = rows.with_columns(_weights(log).alias(WEIGHT)).filter(pl.col(WEIGHT) > 0)
-    base = _base(rows, log)
-    if base is None:
-        raise DataError("has no choices", where=file, remedy="lower the threshold, or check the weights")
-    target = workdir / "choices.parquet"
-    pairs = _pairs(rows, place)
-    if log.minimum is not None:
-        pairs = pairs.filter(pl.col(WEIGHT) >= log.minimum)
-    strength = ((pl.col(WEIGHT) / base).log(2) + 1e-9).floor() + 1
-    pairs = pairs.with_columns(target=strength.clip(1, MAX_STRENGTH)).drop(WEIGHT)
-    # in a fixed order, whatever the order in which groups are found: seeds refer to it
-    pairs.sort(place).collect(engine="streaming").write_parquet(target, compression="lz4")
-    frame = pl.scan_parquet(target, glob=False)
-    count, high = frame.select(pl.len(), pl.col("target").max()).collect().row(0)
-    if not count:
-        raise DataError("has no choices", where=file, remedy="lower the minimum")
-    note = f"{total:,} rows became {count:,} choices, one for each user and item, of strengths 1 to {high:g}"
-    return Choices(frame, Target(kind="choice", high=high), (note,))
+    return next(name for name in ("_line", "_row") if name in names)
+
+
+def _last(rows: pl.LazyFrame, entry: EventsEntry) -> pl.LazyFrame:
+    """Of several ratings of an item by a user the last one counts, as for ratings; of events, all do."""
+    if entry.threshold is None:
+        return rows
+    last = ["time"] if "time" in rows.collect_schema().names() else []
+    return rows.sort([*last, _place(rows)]).unique(["user", "item"], keep="last")
+
+
+def _weighted(rows: pl.LazyFrame, entry: EventsEntry) -> pl.LazyFrame:
+    """The rows that count, with what each counts."""
+    if entry.threshold is not None:
+        rows = rows.filter(pl.col("target") >= entry.threshold).drop("target")
+    return rows.with_columns(_weights(entry).alias(WEIGHT)).filter(pl.col(WEIGHT) > 0)
 
 
 def _require_weights(rows: pl.LazyFrame, weights: Mapping[str, float], file: str) -> None:

@@ -20,7 +20,7 @@ from paml.data.readers.reader import TableReader
 from paml.data.readers.text import Dialect, is_atomic, usual_separator
 from paml.data.schema import DTYPES, Field, Kind, Schema, Target
 from paml.data.sources.base import LoadRequest, RawData
-from paml.data.sources.events import EventsEntry, as_choices, check_events, event_columns
+from paml.data.sources.events import Events, EventsEntry, check_events, event_columns
 from paml.errors import DataError, SettingsError
 from paml.settings import Settings, build
 
@@ -130,12 +130,14 @@ def read_tables(reader: TableReader, folder: InputFolder, entry: SchemaFile, whe
         entry.dialect(log),
     )
     notes: list[str] = []
+    events: Events | None = None
     if log.time is not None:
         _refuse_future(interactions, log.time, log_path.name)
     if entry.target.kind == "choice":
-        choices = as_choices(interactions, log, reader.workdir, log_path.name)
+        events = Events(interactions, log, reader.workdir, log_path.name)
+        choices = events.choices()
         interactions, schema = choices.frame, schema.model_copy(update={"target": choices.target})
-        notes.extend(choices.notes)
+        notes.append(choices.note)
         if log.context:
             notes.append("context is kept, but is no input: a choice is made among all items, in no context")
 
@@ -157,7 +159,7 @@ def read_tables(reader: TableReader, folder: InputFolder, entry: SchemaFile, whe
         notes.append(
             "no item fields: what is learned about an item comes from its rows alone, so nothing is known of new ones"
         )
-    return reader.raw(schema, interactions, *tables, notes=tuple(notes))
+    return reader.raw(schema, interactions, *tables, notes=tuple(notes), events=events)
 
 
 def _find_schema(request: LoadRequest, reader: TableReader) -> tuple[InputFolder, Path]:
