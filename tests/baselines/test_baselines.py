@@ -246,3 +246,11 @@ def test_bias_by_hand() -> None:
     )
     assert model.predict(rows)[2] == pytest.approx(3.0 + 1.0 + (0.5 + 0.5) / (2 + 2.0))
     assert rows.query_error(model.predict(rows)) == pytest.approx([(9 - 4.25) ** 2])
+
+
+@pytest.mark.parametrize("name", ["bias", "item_mean", "lenskit_mf", "retrained_mf", "edlae"])
+def test_without_validation_users_the_first_setting_is_taken(name: str) -> None:
+    """Grids begin with what is right for data of an ordinary size."""
+    found = find_baseline(name).fit(sparse_world("rating"), 0)
+    assert all(found.chosen[key] == value for key, value in found.tried[0].items() if key in found.chosen)
+    assert len({str(one) for one in found.tried}) == len(found.tried)

@@ -155,16 +155,20 @@ def test_scores_are_linear_in_the_history(world: paml.Dataset) -> None:
     assert torch.allclose(score(every) - nothing, sum(parts) - 2 * nothing, atol=1e-5)
 
 
-def test_users_with_few_ratings_have_their_own_weights(world: paml.Dataset) -> None:
+def test_users_with_few_ratings_have_their_own_weights(world: paml.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     items = np.arange(world.manifest.items)
     profile = ProfilePopularity.fit(world, Histories.of_training(world), 1e9, 0.0)
-    few, many = (ItemWeights("all", items, np.full((len(items),) * 2, value, np.float32)) for value in (1.0, 2.0))
-    rank = Autoencoder(many, few, profile, 0.0).rank(world)
+    few, some, many = (
+        ItemWeights("all", items, np.full((len(items),) * 2, value, np.float32)) for value in (1.0, 2.0, 3.0)
+    )
+    monkeypatch.setattr(item_item, "SOME", item_item.FEW + 3)
+    rank, seen = Autoencoder(many, some, few, profile, 0.0).rank(world), set()
     for known in blocks(world, None):
         count_B = torch.from_numpy(known.support.mask_BL.sum(axis=1)).float()
-        assert count_B.min() <= item_item.FEW < count_B.max()
-        expected_B = torch.where(count_B <= item_item.FEW, count_B, 2 * count_B)
-        assert torch.equal(rank(known)[:, 0], expected_B)
+        step_B = 1.0 + (count_B > item_item.FEW) + (count_B > item_item.SOME)
+        assert torch.equal(rank(known)[:, 0], step_B * count_B)
+        seen |= set(step_B.tolist())
+    assert seen == {1.0, 2.0, 3.0}
 
 
 def test_items_without_training_rows_are_not_covered(world: paml.Dataset) -> None:

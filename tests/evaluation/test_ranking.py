@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -147,15 +148,42 @@ def test_liked_level(data):
     assert liked_level(target.model_copy(update={"low": 0.5, "high": 5.0, "step": 0.5})) == 4.0
 
 
-def test_quality_of_the_truth_is_one(data):
-    tasks, item = Tasks.of(data, "test"), data.array("item")
-    target = data.array("target")
+@pytest.fixture(scope="module")
+def impressions(tmp_path_factory):
+    """Clicks, where many items were shown to the same user more than once."""
+    rng = np.random.default_rng(0)
+    log = pl.DataFrame({"user": rng.integers(0, 120, 6000), "item": rng.integers(0, 40, 6000)})
+    log = log.with_columns(clicked=pl.Series(rng.random(6000) < 0.3).cast(pl.Int8))
+    schema = {"target": {"kind": "click"}, "interactions": {"user": "user", "item": "item", "target": "clicked"}}
+    data = paml.prepare(interactions=log, schema=schema, out=tmp_path_factory.mktemp("clicks") / "data", cold_share=1)
+    assert data.manifest.interactions == 6000
+    return data
+
+
+@pytest.mark.parametrize("kind", ["data", "impressions"])
+@pytest.mark.parametrize("others", [0.0, -math.inf])
+def test_quality_of_the_truth_is_one(kind, others, request):
+    """Whatever is known of items that nobody asks for; of several rows of an item, one that is liked is enough."""
+    data = request.getfixturevalue(kind)
+    tasks, item, target = Tasks.of(data, "test"), data.array("item"), data.array("target")
 
     def rank(known: Known) -> torch.Tensor:
-        score = torch.zeros(len(known.user_B), 60)
+        score = torch.full((len(known.user_B), data.manifest.items), others)
         for b, u in enumerate(known.user_B - tasks.first):
-            rows = slice(int(tasks.offsets[u]), int(tasks.offsets[u + 1]))
-            score[b, item[rows].astype(np.int64)] = torch.tensor(target[rows], dtype=torch.float32)
+            for row in range(int(tasks.offsets[u] + tasks.support[u]), int(tasks.offsets[u + 1])):
+                score[b, item[row]] = max(float(score[b, item[row]]), float(target[row]))
         return score
 
     assert ranking.quality(data, tasks, rank) == pytest.approx(1.0)
+
+
+def test_items_without_a_score_come_last(data):
+    """A ranker that scores few items misses the others."""
+    tasks, popular = Tasks.of(data, "test"), torch.arange(60) < 8
+
+    def rank(others: float):
+        return lambda known: torch.where(popular, 60.0 - torch.arange(60), others).expand(len(known.user_B), -1)
+
+    zeros, nothing = (rank_users(data, tasks, rank(others)) for others in (0.0, -math.inf))
+    assert np.array_equal(zeros.relevant_U, nothing.relevant_U)
+    np.testing.assert_array_equal(ranking.discounted_gain(zeros, 8), ranking.discounted_gain(nothing, 8))

@@ -169,7 +169,7 @@ def tune(
         settings, predictor = {**given, **facts(raw)}, Scaled(raw, target)
         loss = validation.loss(target, predictor.predict(validation)) if validation.users else float("nan")
         tried.append({**settings, "loss": loss})
-        if best is None or loss < best[0] or np.isnan(best[0]):
+        if best is None or loss < best[0] or (np.isnan(best[0]) and not np.isnan(loss)):
             best = loss, predictor, settings
     assert best is not None, "a grid has at least one setting"
     return Fitted(best[1], best[2], tried, perf_counter() - started)
@@ -188,7 +188,7 @@ def tune_ranker(data: Dataset, grid: Iterable[Mapping[str, Setting]], fit: Calla
         ranker = fit(**given)
         found = quality(data, validation, ranker.rank(data)) if len(validation) else float("nan")
         tried.append({**given, "quality": found})
-        if best is None or found > best[0] or np.isnan(best[0]):
+        if best is None or found > best[0] or (np.isnan(best[0]) and not np.isnan(found)):
             best = found, ranker, dict(given)
     assert best is not None, "a grid has at least one setting"
     return Fitted(None, best[2], tried, perf_counter() - started, ranker=best[1])

@@ -121,13 +121,14 @@ def rank_by_all(
         stored_BS = torch.from_numpy(_items(item_N, stored))
         owner_Q, place_Q = np.nonzero(batch.query.mask_BL)
         row_Q = batch.query.row_BL[owner_Q, place_Q]
-        query = owner_Q, item_N[row_Q].astype(np.int64), target_N[row_Q] >= liked
+        query = _distinct(owner_Q, item_N[row_Q].astype(np.int64), target_N[row_Q] >= liked, items)
         scores = orders.scores(Known(batch.user_B, batch.support))
         for name, lists in found.items():
             score_BI = scores[name].to(torch.float32)
             assert score_BI.shape == (len(user_B), items), "a score for every item"
-            # a support item in a query row, too, is no candidate: the list leaves it out
-            _fill(lists, user_B, score_BI.scatter(1, stored_BS, -math.inf), *query)
+            # what has no score comes last; a support item in a query row, too, is no candidate: the list leaves it out
+            score_BI = score_BI.clamp(min=torch.finfo(torch.float32).min).scatter(1, stored_BS, -math.inf)
+            _fill(lists, user_B, score_BI, *query)
     return found
 
 
@@ -138,6 +139,16 @@ def _no_lists(users: int) -> Lists:
         *(np.zeros((users, LENGTH), dtype=bool) for _ in range(2)),
         *(np.zeros(users, dtype=np.int64) for _ in range(2)),
     )
+
+
+def _distinct(
+    owner_Q: np.ndarray, item_Q: np.ndarray, liked_Q: np.ndarray, items: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each user's query items once: of several rows (impressions of clicks), one that is liked is enough."""
+    pair_P, place_Q = np.unique(owner_Q * items + item_Q, return_inverse=True)
+    liked_P = np.zeros(len(pair_P), dtype=bool)
+    np.logical_or.at(liked_P, place_Q, liked_Q)
+    return pair_P // items, pair_P % items, liked_P
 
 
 def _fill(
