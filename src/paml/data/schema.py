@@ -133,6 +133,10 @@ def without_invalid_values(fields: Sequence[Field]) -> list[pl.Expr]:
     ]
 
 
+ON_SCALE = 1e-4
+"""Steps that a value may be off a level of the scale: in single precision, 8.9 is 8.8999996."""
+
+
 class Target(Settings):
     """What is predicted: a rating on a scale of equal steps, a click (0 or 1), or a choice.
 
@@ -175,7 +179,7 @@ class Target(Settings):
         """Whether a value is one that a row can have."""
         steps = (column - self.low) / self.step
         inside = column.is_finite() & (column >= self.lowest) & (column <= self.high)
-        return (inside & ((steps - steps.round()).abs() < 1e-6)).fill_null(False)
+        return (inside & ((steps - steps.round()).abs() < ON_SCALE)).fill_null(False)
 
 
 def liked_level(target: Target) -> float:

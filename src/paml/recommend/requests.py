@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Vocabulary
-from paml.data.schema import Kind, Schema, Target
+from paml.data.schema import ON_SCALE, Kind, Schema, Target
 from paml.data.vocabulary import FieldEncoder, Scaling, as_number, texts_of
 from paml.episodes import ragged
 from paml.episodes.batches import RowBlock
@@ -25,7 +25,6 @@ from paml.errors import InputError, RatedTwice, UnknownField, shortened
 from paml.recommend.catalogue import Catalogue
 
 SHOWN_RATINGS = 5  # of a new user, as text
-ON_SCALE = 1e-6  # steps that a rating may be off a level of the scale, as in the data that models are trained on
 PLAIN = {int, float}  # types of ratings that need no closer look
 
 Group = Literal["major", "minor"]

@@ -411,3 +411,45 @@ def test_coupons(tmp_path: Path) -> None:
     assert guessed["items"]["fields"] == {"coupon_type": {"kind": "categorical", "column": "coupon"}}
     assert "left out: 99% of the values are blank" in text
     assert (data.manifest.rules[0].kept, data.manifest.users, data.manifest.items) == (587, 587, 5)
+
+
+@pytest.mark.parametrize(("words", "name"), [(("True", "False"), "is_click"), (("y", "n"), "liked_it")])
+def test_yes_and_no_in_words_are_a_gap(words: tuple[str, str], name: str, tmp_path: Path) -> None:
+    """And not every row a choice."""
+    rows = [(u, i, words[r > 3]) for u, i, r in log_rows()]
+    found = inspect_files([write(tmp_path / "log.csv", f"user,item,{name}", rows)])
+    assert f"'{name}' says yes or no in words: write 1 and 0" in str(found.gaps)
+    assert 'kind = "choice"' not in found.text
+
+
+def test_dates_of_an_unknown_form_are_no_input(tmp_path: Path) -> None:
+    days = [datetime(2021, 1, 1) + timedelta(days=k) for k in range(90)]
+    rows = log_rows(lambda k, u, i: f"{days[k % 90]:%d of %B %Y}")
+    found = inspect_files([write(tmp_path / "log.csv", "user,item,rating,date", rows)])
+    assert "'date' is named like a time" in str(found.doubts)
+    assert "have no form that is read" in found.text
+    assert not tomllib.loads(found.text)["interactions"].get("context")
+
+
+def test_limits_are_not_rounded(tmp_path: Path) -> None:
+    codes = [1_234_566 + 11_111 * u for u in range(USERS)]
+    users = [(100 + u, codes[u]) for u in range(USERS)]
+    files = (
+        write(tmp_path / "log.csv", "user,item,rating", log_rows()),
+        write(tmp_path / "u.csv", "user,zip_code", users),
+    )
+    text = inspect_files(files).text
+    for value in (min(codes), max(codes)):
+        assert f"{value:g}" not in text
+
+
+def test_a_scale_in_single_precision(tmp_path: Path) -> None:
+    """8.9 is 8.8999996 there."""
+    frame = pl.DataFrame(log_rows(), ["user", "item", "score"], orient="row")
+    scores = pl.Series([(k % 101) / 10 for k in range(len(frame))], dtype=pl.Float32)
+    frame.with_columns(score=scores).write_parquet(tmp_path / "log.parquet")
+    schema, data, _ = round_trip(tmp_path, tmp_path / "log.parquet", min_interactions=2, cold_share=1)
+    assert schema["target"] == {"kind": "rating", "low": 0, "high": 10, "step": 0.1}
+    assert data.manifest.interactions == len(frame)
+    user = paml.train(data, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1, choice_part=False)
+    assert user.adapt(ratings={"5000": 8.9}).new_user.ratings[0].value == 8.9

@@ -8,6 +8,7 @@ import polars as pl
 
 from paml.data.infer.sample import LIST_MARK
 from paml.data.readers.delimited import TIME_FORMATS
+from paml.data.schema import ON_SCALE
 
 SURE_BLANKS = {"null", "(null)", "n/a", "n.a.", "#n/a", "<na>", "\\n", "nan", "?"}
 PYTHON_BLANK = "None"  # what programs write for nothing; a lower-case "none" among texts may be an answer
@@ -99,7 +100,7 @@ class Column:
         if bool((numbers == numbers.round()).all()) and high - low <= 10:
             step = 1.0
         steps = (numbers - low) / step
-        fits = bool(((steps - steps.round()).abs() < 1e-6).all()) and (high - low) / step < MAX_LEVELS
+        fits = bool(((steps - steps.round()).abs() < ON_SCALE).all()) and (high - low) / step < MAX_LEVELS
         return (low, high, step) if fits else None
 
     @property

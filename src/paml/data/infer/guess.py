@@ -89,11 +89,12 @@ class Guess:
     @property
     def doubts(self) -> list[str]:
         """What was chosen without a good reason, and should be checked."""
+        time = [f"time: {self.time.reason}"] if self.time.doubtful else []
         if not self.target.doubtful:
-            return []
+            return time
         others = ", ".join(f"'{name}'" for name in self.target.others)
         chosen = f"'{self.target.column}' was taken as the target because it comes first"
-        return [f"target: {chosen}; {others} would fit as well: name the right one"]
+        return [f"target: {chosen}; {others} would fit as well: name the right one", *time]
 
 
 def guess(samples: Sequence[Sample], target_column: str | None = None) -> Guess:
@@ -134,6 +135,7 @@ def guess(samples: Sequence[Sample], target_column: str | None = None) -> Guess:
     if target.column and log.columns[target.column].is_click:
         scale = None
     excluded = {name: "the other file has it as well" for link in side.values() for name in link.table.columns}
+    excluded |= dict.fromkeys(time.others, "named like a time, but of no form that is read")
     if chosen:
         excluded |= {column.name: "a choice is made among all items, in no context" for column in context}
     fields = _fields(context, log_keys, "interaction", {**excluded, **_leaks(log, context, target)})

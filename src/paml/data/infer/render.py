@@ -129,8 +129,11 @@ def _target(guessed: Guess) -> list[str]:
     return [
         "[target]",
         _line('kind = "rating"', f"{guessed.target.column} holds numbers on a scale"),
-        _line(f"low = {low:g}", "lowest and highest value and smallest step seen: widen the scale if necessary" + note),
-        f"high = {high:g}",
+        _line(
+            f"low = {_value(low)}",
+            "lowest and highest value and smallest step seen: widen the scale if necessary" + note,
+        ),
+        f"high = {_value(high)}",
         f"step = {step:g}",
     ]
 
@@ -202,7 +205,7 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.15g}"  # not rounded: a limit is a value that occurs
     return _quoted(value) if isinstance(value, str) else str(value)
 
 

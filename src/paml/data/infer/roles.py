@@ -4,7 +4,7 @@ Content decides: a table of users has a column of unique values that contains th
 Names of columns and files break ties, and choose among columns whose contents fit equally well.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import permutations, product
 
@@ -43,6 +43,8 @@ ACTS = _words(
     "install impression transaction rent borrow read visit wishlist basket checkout add"
 )
 AMOUNT = _words("quantity qty count counts plays playcount units amount times weight weights minutes seconds duration")
+YES_OR_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
+FEW_TIMES = 25  # so many different values may be times of day, or days of the week
 TIME = _words("time timestamp timestamps ts date datetime when at unix created rated day")
 OF_PEOPLE = _words("age gender sex occupation job zip zipcode income marital education birth country city")
 OF_THINGS = _words("title titles genre genres price author authors publisher brand category director year actors")
@@ -218,7 +220,16 @@ def _can_be_key(column: Column) -> bool:
     )
 
 
-def find_time(log: Table, taken: Collection[str], settled: Collection[str]) -> Found:
+def _says_yes_or_no(column: Column) -> bool:
+    """Whether a column has two values, and they are words for yes and no."""
+    return {str(one).strip().lower() for one in column.distinct} in YES_OR_NO
+
+
+def _example(column: Column) -> str:
+    return repr(str(column.known[0])[:30])
+
+
+def find_time(log: Table, taken: Set[str], settled: Set[str]) -> Found:
     """The time of an interaction; `settled` columns, with one value per user or item, are not its time."""
     scored: list[tuple[float, int, Column, str]] = []
     for column in log.columns.values():
@@ -232,6 +243,17 @@ def find_time(log: Table, taken: Collection[str], settled: Collection[str]) -> F
         if reason is not None and (column.name not in settled or named):
             scored.append((named - (column.name in settled), -len(scored), column, reason))
     if not scored:
+        unread = [
+            column.name
+            for column in log.columns.values()
+            if column.name not in taken | settled
+            and column.numbers is None
+            and len(column.distinct) > FEW_TIMES
+            and log.column_score(column.name, TIME) == 1.0
+        ]
+        if unread:
+            what = f"'{unread[0]}' is named like a time, but its values, such as {_example(log.columns[unread[0]])}"
+            return Found(None, f"{what}, have no form that is read; 2021-03-05 10:00:00 has one", unread, doubtful=True)
         return Found(None, "no column with times found")
     _, _, column, reason = max(scored, key=lambda entry: entry[:2])
     return Found(column.name, reason)
@@ -277,12 +299,14 @@ def find_target(log: Table, taken: Collection[str], settled: Collection[str]) ->
     scored: list[tuple[float, int, Column]] = []
     commas: list[str] = []
     named_only: list[str] = []
+    spoken: list[str] = []
     for place, column in enumerate(log.columns.values()):
         if column.name in taken or column.blank_share > 0.5:
             continue
         named = log.column_score(column.name, TARGET)
         if column.scale is None:
             commas += [column.name] if column.has_decimal_commas and named else []
+            spoken += [column.name] if named and _says_yes_or_no(column) else []
             varies = len(column.distinct) > 1 and column.name not in settled
             named_only += [column.name] if named == 1.0 and varies else []
             continue
@@ -296,6 +320,8 @@ def find_target(log: Table, taken: Collection[str], settled: Collection[str]) ->
     if not scored:
         if commas:
             return Found(None, f"'{commas[0]}' has decimal commas: write its numbers with a point, and name it")
+        if spoken:
+            return Found(None, f"'{spoken[0]}' says yes or no in words: write 1 and 0, and name it")
         if named_only:
             return Found(
                 None, f"'{named_only[0]}' does not hold a few evenly spaced numbers: name another, or round it"

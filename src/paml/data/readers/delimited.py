@@ -23,6 +23,7 @@ from paml.data.readers.text import (
     plain_text,
     record_pattern,
 )
+from paml.data.schema import ON_SCALE
 from paml.errors import DataError, nearest
 
 MAX_SHOWN = 60  # characters of a bad value that an error message quotes
@@ -370,7 +371,7 @@ def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | N
         invalid |= (value > column.high).fill_null(False)
     if column.step is not None and column.low is not None:
         steps = (value - column.low) / column.step
-        invalid |= ((steps - steps.round()).abs() > 1e-6).fill_null(False)
+        invalid |= ((steps - steps.round()).abs() >= ON_SCALE).fill_null(False)
     number = "a number or a date like 2021-03-05" if is_time else "a number"
     return value, invalid, number if column.low is None else _scale(column)
 
