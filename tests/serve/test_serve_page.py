@@ -295,6 +295,15 @@ def test_a_server_that_is_gone_is_reported_in_words_and_comes_back(
     here.leave()
 
 
+def test_an_answer_that_breaks_off_stops_no_later_rating(visit: Visit) -> None:
+    visit.page.route("**/ratings", lambda route: route.fulfill(status=200, body='{"id": "'), times=1)
+    visit.page.locator("#question input[value='2']").locator("xpath=..").click()
+    visit.page.wait_for_selector("#trouble:not([hidden])")
+    assert "does not answer" in visit.text("#trouble")
+    visit.rate("#question", 4)
+    assert [rating["value"] for rating in visit.ask()["ratings"]] == [4]
+
+
 def test_a_visitor_whom_the_store_forgot_is_created_again(visit: Visit) -> None:
     assert httpx.delete(f"{visit.url}/v1/users/{visit.id}", timeout=PATIENCE).status_code == 204
     visit.rate("#question", 3)

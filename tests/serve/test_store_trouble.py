@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import OperationalError
 
 from paml.errors import FormatError, StoreUnavailable
 from paml.recommend.requests import Rating
@@ -308,3 +309,23 @@ def test_a_killed_writer_has_lost_nothing_it_acknowledged(new_url: NewUrl, kind:
     if kind == "sqlite":
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as plain:
             assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_checkpoint_that_fails_leaves_no_impatient_connection(tmp_path: Path) -> None:
+    """Writers wait for each other as before, also once the disk has recovered."""
+    store = Store.open(f"sqlite:///{tmp_path / 'users.sqlite'}")
+    engine, failing = store._database._engine, True
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def fail(connection: object, cursor: object, statement: str, *_: object) -> None:
+        if failing and "wal_checkpoint" in statement:
+            raise OperationalError(statement, {}, sqlite3.OperationalError("disk I/O error"))
+
+    assert store._database.tidy() is False
+    with pytest.raises(StoreUnavailable):
+        store._database.clear_log()
+    failing = False
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 1000 * database.PATIENCE
+    assert store._database.tidy()
+    store.close()

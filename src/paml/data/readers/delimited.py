@@ -205,20 +205,23 @@ def _line_fields(text: PlainText, dialect: Dialect, wanted: Collection[int]) -> 
         .filter(pl.col("line") != "")
     )
     has_quote = pl.col("line").str.contains(quote, literal=True) if quote else pl.lit(value=False)
+    captured = sorted({0, *wanted})  # the first says whether a line matches
     plain_line = pl.when(~has_quote).then(pl.col("line"))
     stages = {"_plain": plain_line.str.splitn(separator, width + 1)}  # the last part: excess fields
     if quote:
-        stages["_quoted"] = pl.when(has_quote).then(pl.col("line")).str.extract_groups(record_pattern(width, dialect))
+        pattern = record_pattern(width, dialect, captured)
+        stages["_quoted"] = pl.when(has_quote).then(pl.col("line")).str.extract_groups(pattern)
     plain, quoted = pl.col("_plain").struct, pl.col("_quoted").struct
 
     def field(k: int) -> pl.Expr:
         value = plain.field(f"field_{k}")
         if not quote:
             return value
-        inside = quoted.field(str(2 * k + 1)).str.replace_all(quote * 2, quote, literal=True)
+        group = 2 * captured.index(k)
+        inside = quoted.field(str(group + 1)).str.replace_all(quote * 2, quote, literal=True)
         if text.folded:
             inside = inside.str.replace_all(LINE_BREAK, "\n", literal=True)
-        value = pl.coalesce(value, inside, quoted.field(str(2 * k + 2)))
+        value = pl.coalesce(value, inside, quoted.field(str(group + 2)))
         return value.str.replace_all(ESCAPED_QUOTE, quote, literal=True) if dialect.escape else value
 
     too_few, too_many = plain.field(f"field_{width - 1}").is_null(), plain.field(f"field_{width}").is_not_null()

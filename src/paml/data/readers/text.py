@@ -6,7 +6,7 @@ numbers of the original: this is what `delimited` reads. A file that already has
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -108,11 +108,17 @@ def may_have_spaces(path: Path, separator: str) -> bool:
     return False
 
 
-def record_pattern(width: int, dialect: Dialect) -> str:
-    """A regular expression for a whole record of `width` fields; field k is in group 2k + 1 (quoted) or 2k + 2."""
+def record_pattern(width: int, dialect: Dialect, captured: Collection[int]) -> str:
+    """A regular expression for a whole record of `width` fields.
+
+    The k-th of the captured fields is in group 2k + 1 (quoted) or 2k + 2. Time and memory grow with groups x fields.
+    """
     s, q = re.escape(dialect.separator), re.escape(dialect.quote or "")
-    field = rf"(?:{q}((?:[^{q}]|{q}{q})*){q}|((?:[^{s}{q}\n][^{s}\n]*)?))"
-    return "^" + s.join([field] * width) + "$"
+    inside, plain = rf"(?:[^{q}]|{q}{q})*", rf"(?:[^{s}{q}\n][^{s}\n]*)?"
+    fields = (
+        rf"(?:{q}({inside}){q}|({plain}))" if k in captured else rf"(?:{q}{inside}{q}|{plain})" for k in range(width)
+    )
+    return "^" + s.join(fields) + "$"
 
 
 def _rewrite(path: Path, dialect: Dialect, workdir: Path) -> Path:
@@ -187,7 +193,7 @@ def _fold(text: Path, name: str, width: int, dialect: Dialect, workdir: Path) ->
     ):
         s, q = re.escape(dialect.separator), re.escape(dialect.quote or "")
         last_line = re.compile(rf"(?:[^{q}]|{q}{q})*{q}(?:{s}|\r?\n?$)")
-        copy.writelines(_folded(source, odd, last_line, re.compile(record_pattern(width, dialect))))
+        copy.writelines(_folded(source, odd, last_line, re.compile(record_pattern(width, dialect, ()))))
     return target
 
 

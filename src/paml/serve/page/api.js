@@ -23,7 +23,7 @@ export class Trouble extends Error {
 export async function ask(method, path, body) {
   for (let tried = 1; ; tried += 1) {
     const answer = await sent(method, path, body);
-    if (answer.ok) return answer.status === 204 ? null : answer.json();
+    if (answer.ok) return answer.status === 204 ? null : whole(answer);
     const wait = Number(answer.headers.get("Retry-After") ?? NaN);
     if (![429, 503].includes(answer.status) || !(wait <= PATIENCE) || tried === TRIES) throw await troubleOf(answer);
     await new Promise((resolve) => setTimeout(resolve, 1000 * Math.max(wait, 0.2)));
@@ -32,6 +32,15 @@ export async function ask(method, path, body) {
 
 /** A path of the service, its parts encoded: ids may hold slashes, spaces and any script. */
 export const path = (...parts) => `v1/${parts.map(encodeURIComponent).join("/")}`;
+
+/** The answer's content; it may break off after its head has arrived. */
+async function whole(answer) {
+  try {
+    return await answer.json();
+  } catch {
+    throw new Trouble(0, SILENCE);
+  }
+}
 
 async function sent(method, address, body) {
   const headers = { Accept: "application/json" };

@@ -54,7 +54,8 @@ function say(error, work) {
   trouble.scrollIntoView({ block: "nearest" });
 }
 
-const inTurn = (work) => (line = line.then(() => attempt(work)));
+// one that fails stops none of the others
+const inTurn = (work) => (line = line.catch(() => {}).then(() => attempt(work)));
 
 async function begin() {
   const model = await ask("GET", path("model"));

@@ -59,7 +59,8 @@ function parts(kind, id, values, value) {
 }
 
 function options(values, chosen) {
-  const marked = chosen.map(String); // another client may have stored a number
+  const given = chosen.filter((value) => value !== undefined && value !== null);
+  const marked = given.map(String); // another client may have stored a number
   return values.map((value) => element("option", { value, selected: marked.includes(value) }, value));
 }
 

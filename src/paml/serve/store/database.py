@@ -117,7 +117,7 @@ class Database:
         """
         if not self._file:
             return None
-        with self._trouble(), self._my_turn(), self._engine.connect() as connection:
+        with self._trouble(), self._my_turn(), self._engine.connect() as connection, _given_up(connection):
             connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * patience)}")
             busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
             connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")
@@ -128,7 +128,7 @@ class Database:
         try:
             if self._file:
                 return self.clear_log(patience=0.0) is not False
-            with self._trouble(), self._glancer.connect() as connection:
+            with self._trouble(), self._glancer.connect() as connection, _given_up(connection):
                 connection.exec_driver_sql("SET statement_timeout = 0")
                 connection.exec_driver_sql("VACUUM (SKIP_LOCKED) paml_users, paml_ratings")
                 connection.exec_driver_sql(f"SET statement_timeout = {_statement_timeout()}")
@@ -284,6 +284,16 @@ def _postgres(url: URL) -> Engine:
         connection.commit()
 
     return engine
+
+
+@contextmanager
+def _given_up(connection: Connection) -> Iterator[None]:
+    """A connection whose settings are changed meanwhile is not used again if that fails before they are restored."""
+    try:
+        yield
+    except BaseException:
+        connection.invalidate()
+        raise
 
 
 def _statement_timeout() -> int:
