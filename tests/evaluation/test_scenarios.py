@@ -142,7 +142,7 @@ def test_lists_by_several_things_come_from_one_pass(data: paml.Dataset) -> None:
     assert set(other["value"]) == {"other"}
     for known in ("3", "all"):
         expected = alone[1].scenarios.filter(pl.col("value") == known)
-        for name in ("ndcg10", "mrr", "liked10"):
+        for name in ("ndcg10", "mrr", "hit10"):
             values = other.filter(pl.col("known") == known)[name]
             assert np.array_equal(values.to_numpy(), expected[name].to_numpy(), equal_nan=True)
     assert found.scenarios.filter(pl.col("scenario") == "shots")["known"].null_count() == len(found.rows) * 7

@@ -367,3 +367,17 @@ def test_one_neighbour_too_few_is_marked(name: str) -> None:
     index.build(torch.tensor([[0.0], [1.0], [3.0]]))
     assert index.search(torch.tensor([[0.9]]), 4).tolist() == [[1, 0, 2, -1]]
     assert index.search(torch.tensor([[0.9]]), 3).tolist() == [[1, 0, 2]]
+
+
+def test_training_users_as_new_ones_do_not_read_their_own_nodes() -> None:
+    """As in training, where users are new to their own nodes, too."""
+    rng = torch.Generator().manual_seed(0)
+    settings = MemorySettings(memory_size=8, neighbours=3, neighbours_inference=3, kernel_delta=0.1, warmup_epochs=0)
+    source = MemoryRate(PersonalRate(WIDTH, 0.5, rng), WIDTH, settings)
+    users, h_BH = np.arange(5), torch.randn(5, WIDTH, generator=rng)
+    source.begin_epoch(1)
+    source.finish_step(source.in_training(h_BH, users).memory, 0.0)
+    source.begin_epoch(2)
+    expected_B = source.in_training(h_BH, users).rate.per_user(5)
+    assert torch.equal(source.of_training_users(h_BH, users).per_user(5), expected_B)
+    assert not torch.allclose(source(h_BH).per_user(5), expected_B)

@@ -6,6 +6,7 @@ A difference is called sure if p < 0.05 after Holm's correction and every seed h
 from typing import Literal
 
 from paml.analysis.comparisons import SIGNIFICANT, Paired, improves
+from paml.analysis.entries import LEARNED
 from paml.analysis.fairness import MARGIN, GroupGap
 from paml.analysis.format import count, interval, listing, number, p_words, percent, signed, spread, upper
 from paml.analysis.plan import MetricFacts
@@ -114,7 +115,9 @@ def _gap_against(results: Results, metric: MetricFacts, against: GroupGap, basel
     places, p = metric.digits, against.welch_p
     if baseline is None or against.minor is None or against.major is None or against.difference is None:
         return []
-    sure = "not tested" if p is None else p_words(p) + ("" if p < SIGNIFICANT else ", not significant")
+    tested = len(results.plan.names(*LEARNED))  # a difference of differences for each, and none is corrected for that
+    chance = f", not corrected for {tested} entries" if tested > 1 else ""
+    sure = "not tested" if p is None else p_words(p) + (chance if p < SIGNIFICANT else ", not significant")
     minor, major, apart = (signed(value, places) for value in (against.minor, against.major, against.difference))
     changes = f"minor users change by {minor} and major users by {major} (difference {apart}, {sure})"
     return [f"Against {results.plan.labels[baseline]}, {changes}."]

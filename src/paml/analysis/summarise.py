@@ -200,12 +200,13 @@ def _against_paml(rows: pl.DataFrame, plan: Plan, metric: MetricFacts) -> dict[s
 
 
 def _chance(rows: pl.DataFrame, plan: Plan) -> dict[str, OverSeeds]:
-    """What a random order of a user's query rows gives, which is the same for every entry: that of the first."""
+    """What a random order of a user's query rows gives, the same for every entry: that of the first that predicts."""
     found = {}
-    first = rows.filter(pl.col("method") == pl.col("method").first())
     for metric in plan.metrics:
         column = f"{metric.name}_chance"
-        if column in rows.columns and len(first):
+        known = rows.filter(pl.col(column).is_not_null()) if column in rows.columns else rows.clear()
+        first = known.filter(pl.col("method") == pl.col("method").first())
+        if len(first):
             found[metric.name] = comparisons.over_seeds(first, column)[first["method"][0]]["all"]
         elif metric.name in BY_DEFINITION:
             found[metric.name] = OverSeeds(BY_DEFINITION[metric.name], None, 0, 0, 0, 0)

@@ -29,7 +29,7 @@ from paml.episodes.tasks import Known
 from paml.evaluation.ranking import Rank
 
 MAX_ITEMS = 6000
-FEW, SOME = 15, 40  # users with at most so many known rows are scored with `few_dropout` and with `some_dropout`
+FEW, SOME = 15, 25  # users with at most so many known rows are scored with `few_dropout` and with `some_dropout`
 
 
 def _setting(

@@ -252,7 +252,10 @@ _ALL: tuple[AnyMetric, ...] = (
     ListMetric("recall20", "recall@20, catalogue", "higher", 3, EVERY, _per_list(ranking.recall, k=20)),
     ListMetric("hit10", "hit@10, catalogue", "higher", 3, EVERY, _per_list(ranking.hit, k=10)),
     ListMetric("mrr", "MRR, catalogue", "higher", 3, EVERY, _per_list(ranking.reciprocal_rank)),
-    ListMetric("liked10", "liked of rated", "higher", 3, RATING | CLICK, _per_list(ranking.liked_share, k=SHOWN)),
+    # shown, not judged: each entry has users of its own, those on whose lists it hits something rated
+    ListMetric(
+        "liked10", "liked of rated", "higher", 3, RATING | CLICK, _per_list(ranking.liked_share, k=SHOWN), "contents"
+    ),
     ListMetric("popularity", "popularity", "lower", 3, EVERY, _popularity, "contents"),
     ListMetric("novelty", "novelty, bits", "higher", 2, EVERY, _novelty, "contents"),
     ListMetric("diversity", "diversity", "higher", 3, EVERY, _diversity, "contents"),

@@ -129,8 +129,15 @@ class MemoryRate(RateSource):
 
     def forward(self, h_BH: Tensor) -> Rate:
         """alpha_B; the memory is only read."""
+        return self._in_use(h_BH, None)
+
+    def of_training_users(self, h_BH: Tensor, user_B: np.ndarray) -> Rate:
+        """The same, the users' own nodes unread: new users have none."""
+        return self._in_use(h_BH, torch.from_numpy(np.asarray(user_B, dtype=np.int64)).to(h_BH.device))
+
+    def _in_use(self, h_BH: Tensor, users: Tensor | None) -> Rate:
         self._refresh(stale_after=1)
-        neighbours_B, _ = self._neighbours(h_BH, None, self._settings.neighbours_inference)
+        neighbours_B, _ = self._neighbours(h_BH, users, self._settings.neighbours_inference)
         return RatePerUser(self.own.alpha(h_BH) + neighbours_B)
 
     def in_training(self, h_BH: Tensor, user_B: np.ndarray) -> TrainingRate:

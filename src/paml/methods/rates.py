@@ -70,6 +70,11 @@ class RateSource(nn.Module):
         """The rates of training users, who are identified by number."""
         return TrainingRate(self(h_BH))
 
+    def of_training_users(self, h_BH: Tensor, user_B: np.ndarray) -> Rate:
+        """The rates that training users would have if they were new."""
+        rate: Rate = self(h_BH)
+        return rate
+
     def begin_epoch(self, epoch: int) -> None:
         """Called before each training epoch."""
 

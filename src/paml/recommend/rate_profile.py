@@ -92,9 +92,11 @@ def write_reference_users(ensemble: Ensemble, data: Dataset, path: Path, seed: i
     device = next(ensemble.parameters()).device
     rates, embeddings = [], []
     for start in range(0, len(row_P), USERS_AT_ONCE):
-        users = features.rows(row_P[start : start + USERS_AT_ONCE]).to(device)
+        some_B = row_P[start : start + USERS_AT_ONCE]
+        users = features.rows(some_B).to(device)
         h_BH = [member.network.embed_users(users) for member in ensemble.members]
-        rate_B = [m.rates(h).per_user(users.count) for m, h in zip(ensemble.members, h_BH, strict=True)]
+        pairs = [*zip(ensemble.members, h_BH, strict=True)]
+        rate_B = [member.rates.of_training_users(h, some_B).per_user(users.count) for member, h in pairs]
         rates.append(torch.stack(rate_B).mean(dim=0).numpy(force=True))
         embeddings.append(h_BH[0].numpy(force=True))
     group = np.where(data.array("major")[row_P], "major", "minor")

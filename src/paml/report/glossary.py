@@ -19,8 +19,8 @@ _ALWAYS = {
         "deviation after ± is the standard deviation over seeds."
     ),
     "major and minor users": (
-        "A major user has more than two profile fields with a common value (among the most common 30 % of values); all "
-        "others are minor users, whom the majority may outweigh."
+        "A major user has more than two profile fields with a common value (among the most common 30 % of values), "
+        "unless the data set was prepared otherwise; all others are minor users, whom the majority may outweigh."
     ),
     "gap": "The minor users' mean less the major users'. For an error, above 0: minor users fare worse.",
     "p": (

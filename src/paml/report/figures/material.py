@@ -73,11 +73,9 @@ class Material:
         """The frames of a comparison's folder."""
         paths = {name: folder / f"{name}.parquet" for name in FRAMES}
         frames = {name: pl.read_parquet(path, glob=False) for name, path in paths.items() if path.exists()}
-        if "rows" in frames:
-            failed = {cell.method for cell in results.failed}
-            compared = pl.col("seed").is_in(results.seeds) & ~pl.col("method").is_in(failed)
-            frames["rows"] = frames["rows"].filter(compared)  # as the tables
-        return cls(results, frames)
+        failed = {cell.method for cell in results.failed}
+        compared = pl.col("seed").is_in(results.seeds) & ~pl.col("method").is_in(failed)
+        return cls(results, {name: frame.filter(compared) for name, frame in frames.items()})  # as the tables
 
     @cached_property
     def entries(self) -> list[DrawnEntry]:
