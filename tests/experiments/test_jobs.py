@@ -94,6 +94,9 @@ def test_a_network_that_does_not_fit_is_one_failure(world: paml.Dataset, tmp_pat
     assert [one["method"] for one in failures] == ["reg_paml", large]
     assert "is in use" in failures[0]["reason"]
     assert "cannot be built" in failures[1]["reason"]
+    found = paml.compare(world, methods=["reg_paml"], **common)  # what has only failed is not tried for ever
+    assert [entry.name for entry in found.plan.entries if entry.learned] == ["melu", "reg_paml"]
+    assert not found.failed
 
 
 @pytest.mark.slow

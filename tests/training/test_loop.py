@@ -24,6 +24,8 @@ from paml.methods.registry import METHODS
 from paml.testing import MethodSuite
 from paml.testing.methods import QUICK, check_saved, resumed, same_weights, scores_of
 from paml.training import checkpoint
+from paml.training.loop import Trainer
+from paml.training.optim import OuterOptimizer
 from paml.training.recipe import choice_recipe, load_recipe, recipe_names
 from paml.training.run import write_settings
 from paml.training.sizing import DataSize
@@ -382,3 +384,38 @@ def test_recipes() -> None:
         load_recipe("paper", "paml", {"epoch": 1})
     with pytest.raises(SettingsError, match="hidden"):
         load_recipe("paper", "paml", {"hidden": "3,x"})
+
+
+def test_a_recipe_file_may_be_named_in_another_way(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted training goes on, from another folder or by an absolute path."""
+
+    def interrupt(epoch: int, value: float | None) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "r.toml").write_text("epochs = 2\nhidden = [8]\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        paml.train(world, "melu", "r.toml", out=tmp_path / "run", on_epoch=interrupt)
+    run = paml.train(world, "melu", tmp_path / "r.toml", out=tmp_path / "run", reuse=True)
+    assert run.settings.summary["epochs"] == 2
+    assert run.settings.recipe_name == "r.toml"
+    again = paml.train(world, "melu", "./r.toml", out=tmp_path / "run", reuse=True)
+    assert again.settings == run.settings
+
+
+def test_weights_that_are_not_finite_are_no_run(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody validates, and the last step has overflowed."""
+    monkeypatch.setattr(Trainer, "_validate", lambda trainer: None)
+    step = OuterOptimizer.step
+
+    def overflow(optimizer: OuterOptimizer) -> None:
+        step(optimizer)
+        optimizer._learned[0].data.fill_(float("nan"))
+
+    monkeypatch.setattr(OuterOptimizer, "step", overflow)
+    with pytest.raises(TrainingError, match="a weight is not finite after epoch 1"):
+        paml.train(world, "melu", "paper", out=tmp_path / "run", epochs=1, batch_size=1000)

@@ -8,7 +8,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paml.analysis.plan import DataFacts, Entry, MetricFacts, Plan, RateFacts, in_order, read_plan, write_plan
+from paml.analysis.plan import (
+    DataFacts,
+    Entry,
+    MetricFacts,
+    Plan,
+    RateFacts,
+    cell_folder,
+    in_order,
+    read_plan,
+    write_plan,
+)
+from paml.analysis.results import read_failures
 from paml.baselines.registry import baselines_for, find_baseline, rankers_for
 from paml.data.dataset import Dataset
 from paml.data.schema import liked_level
@@ -206,7 +217,8 @@ def open_comparison(folder: Path, plan: Plan, *, reuse: bool = True) -> Plan:
 def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
     """What a folder was begun with, and what is new.
 
-    Cells of another version are not mixed with ours: they may have been fitted in another way.
+    Cells of another version are not mixed with ours: they may have been fitted in another way. An entry that has always
+    failed is left out if it is not asked for again.
     """
     if found.created_by != plan.created_by:
         what = f"was begun with {found.created_by}, and this is {plan.created_by}"
@@ -215,8 +227,7 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
         )
     for same, what in (
         (found.data.fingerprint == plan.data.fingerprint, "another data set"),
-        (found.recipe == plan.recipe, "another recipe"),
-        (found.recipe_digest == plan.recipe_digest, "a recipe of the same name but other content"),
+        (found.recipe_digest == plan.recipe_digest, _other_recipe(found.recipe, plan.recipe)),
         (found.same_split == plan.same_split, "other splits"),
         (found.metrics == plan.metrics, "other metrics"),
         (found.liked == plan.liked, "another level of liked items"),
@@ -224,7 +235,9 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
         if not same:
             raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another folder", argument="out")
     require_same(found.settings, plan.settings, folder)
-    entries = {entry.name: entry for entry in (*found.entries, *plan.entries)}
+    failed = {name for name, _ in read_failures(folder)}
+    kept = [entry for entry in found.entries if entry.name not in failed or _has_cells(folder, entry, found.seeds)]
+    entries = {entry.name: entry for entry in (*kept, *plan.entries)}
     return plan.model_copy(
         update={
             "seeds": tuple(dict.fromkeys([*found.seeds, *plan.seeds])),
@@ -232,3 +245,12 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
             "group_by": plan.group_by or found.group_by,
         }
     )
+
+
+def _other_recipe(found: str, wanted: str) -> str:
+    """What differs if two recipes say different things; a file may be named in several ways."""
+    return "another recipe" if found != wanted else "a recipe of the same name but other content"
+
+
+def _has_cells(folder: Path, entry: Entry, seeds: Sequence[int]) -> bool:
+    return any(cell_folder(folder, entry.name, seed).exists() for seed in seeds)

@@ -192,6 +192,8 @@ class User:
         self, items: Sequence[str], n: int = 3, context: Values | None = None, by: By | None = None
     ) -> list[list[Reason]]:
         """As `why`, for several items at once."""
+        if n < 0:
+            raise SettingsError(f"{n} reasons", remedy="expected 0 or more")
         predictor, ratings, order = self.predictor, self.new_user.ratings, self._order(by)
         items = _ids(items)
         index_R = torch.from_numpy(predictor.catalogue.rows(items))

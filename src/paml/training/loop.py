@@ -195,7 +195,7 @@ class Trainer:
         self._average.follow()
         for member, loss in zip(members, found, strict=True):
             if loss.memory is not None:
-                member.rates.finish_step(loss.memory, self._outer.outer_rate)
+                member.rates.finish_step(loss.memory, self._optimizer.rate)
         return float(np.mean([value * count for value, count in zip(values, users, strict=True)]))
 
     def _differentiated(self, member: Learner, batch: TensorBatch) -> MetaLoss:
@@ -236,9 +236,11 @@ class Trainer:
             value = self._validate()
             is_best = value is None or position.best_value is None or value < position.best_value
             best = self._copy_of_weights() if is_best else self._best
-        if value is not None and not np.isfinite(value):
+        is_finite = all(bool(one.isfinite().all()) for one in best.values()) if value is None else np.isfinite(value)
+        if not is_finite:
+            what = "a weight is not finite" if value is None else f"validation {metric} is {value}"
             raise TrainingError(
-                f"validation {metric} is {value} after epoch {position.epoch + 1}",
+                f"{what} after epoch {position.epoch + 1}",
                 where=self._folder,
                 remedy="lower outer_rate, inner_rate or rate_scale, or set clip_norm",
             )

@@ -4,6 +4,7 @@ Averaging leaves out what single members have made up, so users may differ by mo
 more, validation users decide.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from paml.data.dataset import Dataset
 from paml.episodes.batches import Loader
 from paml.episodes.tasks import Tasks
+from paml.errors import TrainingError
 from paml.methods.learner import Ensemble, Learner
 from paml.methods.merge import directions, merge
 from paml.methods.registry import LearnerSettings, build_ensemble
@@ -44,7 +46,11 @@ def merged(
         merge(members, into, parts, spread * scale_M)
         return judge(one)
 
-    values = {spread: value for spread in SPREADS if (value := judged(spread)) is not None}
+    found = {spread: judged(spread) for spread in SPREADS}
+    values = {spread: value for spread, value in found.items() if value is not None and math.isfinite(value)}
+    if not values and None not in found.values():
+        remedy = "lower rate_scale, or train with merged_size=0"
+        raise TrainingError("the merged network has no finite validation loss", remedy=remedy)
     best = min(values, key=lambda spread: values[spread], default=SPREADS[0])
     merge(members, into, parts, best * scale_M)
     return one, values.get(best)

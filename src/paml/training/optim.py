@@ -42,6 +42,11 @@ class OuterOptimizer:
         for group in self._whole.param_groups:
             group["lr"] = self._by_row.rate
 
+    @property
+    def rate(self) -> float:
+        """The outer rate of this epoch."""
+        return self._by_row.rate
+
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for parameter in self._learned:

@@ -93,6 +93,8 @@ def train(
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
+    if reuse or was_restarted():
+        parts = {path: _as_begun(path, wanted) for path, wanted in parts.items()}
     trainers = [
         _trainer(data, wanted, path, device, loggers, "" if path == folder else path.name, ranks, by_members=by_members)
         for path, wanted in parts.items()
@@ -107,6 +109,14 @@ def train(
         if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
             ranks.first(lambda: finish_preference(data, folder, shown))
         return Run.load(folder)
+
+
+def _as_begun(path: Path, wanted: RunSettings) -> RunSettings:
+    """What is wanted, with the recipe called as it was then: the same file may be named in another way."""
+    try:
+        return wanted.model_copy(update={"recipe_name": read_settings(path).recipe_name})
+    except PamlError:  # nothing is there, or what will be refused
+        return wanted
 
 
 def _is_trained(path: Path, wanted: RunSettings) -> bool:
