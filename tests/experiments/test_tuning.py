@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import paml
 from paml.cli import app
 from paml.errors import FormatError, PamlError, SettingsError, TrainingError
+from paml.experiments.tuning.plan import SearchPlan
 from paml.experiments.tuning.search import Budget, SearchResult
 from paml.experiments.tuning.shared import SharedStudy
 from paml.experiments.tuning.space import place, read_space, space_for
@@ -460,6 +461,19 @@ def test_a_start_that_was_lost_is_tried_again(
     assert start["settings"] != other["settings"]
     assert found.best.validation == min(start["validation"], other["validation"])
     assert tomllib.loads((tmp_path / "out" / "best.toml").read_text())["epochs"] == 1
+
+
+def test_who_comes_second_is_not_the_start(small: paml.Dataset, tmp_path: Path) -> None:
+    """As long as the first has not said what it tries."""
+    plan = SearchPlan(
+        source="s", fingerprint="f", method="melu", recipe="tuned", start={}, space={}, seed=0, by=None, shared=True
+    )
+    study, other = (SharedStudy(f"sqlite:///{tmp_path / 'study.db'}", plan, {}) for _ in range(2))
+    first, second = study.begin(), other.begin()
+    assert study.may_be_first(first)
+    assert not other.may_be_first(second)
+    study.note(first, {})
+    assert other.may_be_first(second)
 
 
 def raised_error(error: type[BaseException]) -> None:

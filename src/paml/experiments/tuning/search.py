@@ -222,8 +222,11 @@ class _Search:
             number, others, prefix = self._shared.begin(), self._shared.under_way(), ""
             self._trials = self._shared.ended()
         out = self._folder / "runs" / f"{prefix}{number}"
-        known = [*(trial.settings for trial in self._trials), *others]
-        is_start = not number if self._shared is None else self._start_settings() not in known
+        if self._shared is None:
+            is_start = not number
+        else:
+            known = [*(trial.settings for trial in self._trials), *others]
+            is_start = self._start_settings() not in known and self._shared.may_be_first(number)
         job = TrialJob(number, self._plan, self._start, self._space, tuple(self._trials), others, ends, out, is_start)
         settings = job.settings(job.proposed())
         if self._shared is not None:

@@ -49,6 +49,11 @@ class SharedStudy:
         running = self._study.get_trials(deepcopy=False, states=(load_optuna().trial.TrialState.RUNNING,))
         return [trial.user_attrs[SETTINGS] for trial in running if SETTINGS in trial.user_attrs and not _is_lost(trial)]
 
+    def may_be_first(self, number: int) -> bool:
+        """Whether all earlier trials have said what they try: otherwise one of them may be the start."""
+        running = self._study.get_trials(deepcopy=False, states=(load_optuna().trial.TrialState.RUNNING,))
+        return all(SETTINGS in trial.user_attrs or _is_lost(trial) for trial in running if trial.number < number)
+
     def begin(self) -> int:
         """The number of a new trial, which no other command gets."""
         asked = self._study.ask()
