@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import paml
 from paml.cli import app
-from paml.data.infer.render import inspect_files
+from paml.data.infer.render import _value, inspect_files
 from paml.errors import PamlError
 
 FILES = ("ratings.csv", "users.csv", "movies.csv")
@@ -431,16 +431,10 @@ def test_dates_of_an_unknown_form_are_no_input(tmp_path: Path) -> None:
     assert not tomllib.loads(found.text)["interactions"].get("context")
 
 
-def test_limits_are_not_rounded(tmp_path: Path) -> None:
-    codes = [1_234_566 + 11_111 * u for u in range(USERS)]
-    users = [(100 + u, codes[u]) for u in range(USERS)]
-    files = (
-        write(tmp_path / "log.csv", "user,item,rating", log_rows()),
-        write(tmp_path / "u.csv", "user,zip_code", users),
-    )
-    text = inspect_files(files).text
-    for value in (min(codes), max(codes)):
-        assert f"{value:g}" not in text
+def test_limits_are_not_rounded() -> None:
+    """A limit is a value that occurs: rounded, it would exclude itself."""
+    found = [_value(number) for number in (1_234_566.0, 2_345_674.0, 0.125, 10.0, 1e-7)]
+    assert found == ["1234566", "2345674", "0.125", "10", "1e-07"]
 
 
 def test_a_scale_in_single_precision(tmp_path: Path) -> None:
