@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,7 @@ from paml.files import (
     read_bounded,
     read_json,
     read_listed,
+    replacing,
     write_table,
     write_text,
 )
@@ -214,3 +216,26 @@ def test_what_is_no_lock_is_neither_followed_nor_written(kind: str, tmp_path: Pa
         pass
     assert os.path.lexists(lock)
     assert not target.exists()
+
+
+def test_two_who_write_the_same_file_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replacing(path) as first:
+        first.write(b"first")
+        second = Thread(target=write_text, args=(path, "second"))
+        second.start()
+        second.join(0.2)
+        first.write(b", whole")
+        first.flush()
+        assert not path.exists()
+    second.join(60)
+    assert path.read_text() == "second"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_killed_process_has_begun_is_not_written_to(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("other")
+    (tmp_path / ".file.partial").hardlink_to(other)
+    write_text(tmp_path / "file", "text")
+    assert ((tmp_path / "file").read_text(), other.read_text()) == ("text", "other")

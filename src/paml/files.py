@@ -21,7 +21,7 @@ import polars as pl
 from pydantic import BaseModel, ValidationError
 
 from paml.errors import Again, FormatError, PamlError
-from paml.locks import hold
+from paml.locks import hold, new_and_locked
 from paml.settings import Settings
 
 M = TypeVar("M", bound=BaseModel)
@@ -86,18 +86,22 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces the one at `path` when the `with` block ends without an error."""
+    """A file to write to, which replaces the one at `path` when the `with` block ends without an error.
+
+    Whoever writes the same file at the same time waits for its turn.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)  # left behind by a killed process
-    try:
-        with partial.open("xb") as file:
+    with os.fdopen(new_and_locked(partial), "wb") as file:  # until it has its name: nobody else's is renamed
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+            if os.name != "posix":
+                file.close()  # an open file is not renamed there
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
     sync_folder(path.parent)
 
 

@@ -3,6 +3,7 @@
 The lock's file says who holds it, for those who come second, and is removed at the end.
 """
 
+import contextlib
 import os
 import socket
 import stat
@@ -33,6 +34,34 @@ def hold(file: Path, what: Path, doing: str) -> Iterator[None]:
         yield
     finally:
         file.unlink(missing_ok=True)  # before the lock is released: whoever opened this file sees that it is gone
+        os.close(descriptor)
+
+
+def new_and_locked(file: Path) -> int:
+    """The descriptor of a new file, locked; waits for a process that has made it and is still at work.
+
+    What a killed process has left behind is removed, and so is anything else that has the name but a folder.
+    """
+    if os.name != "posix":  # nothing is locked
+        file.unlink(missing_ok=True)
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    while True:
+        if _is_foreign(file):
+            file.unlink(missing_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            found = os.fstat(descriptor)
+            if os.path.samestat(found, file.stat(follow_symlinks=False)):
+                if found.st_size == 0 and found.st_nlink == 1:
+                    return descriptor
+                file.unlink()  # with the lock: nobody else does
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 
