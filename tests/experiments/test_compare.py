@@ -228,6 +228,14 @@ def test_other_data_or_settings_are_refused(
         ({"baselines": ["biass"]}, "unknown baseline 'biass'"),
         ({"baselines": ["logistic"]}, "baseline 'logistic' does not predict a rating"),
         ({"variants": ["reg_paml gama=1"]}, "unknown setting 'gama'; did you mean 'gamma'"),
+        (
+            {"variants": ["melu choice_part=false choice.epochs=1"]},
+            "'choice.epochs' is for the choice part, which 'melu",
+        ),
+        (
+            {"settings": {"choice_part": False, "choice.epochs": 1}},
+            "'choice.epochs' is for the choice part, which the methods here do not",
+        ),
         ({"group_by": "agee"}, "no user field 'agee' to group by; did you mean 'age'"),
         ({"methods": [], "baselines": []}, "nothing to compare"),
         ({"seeds": 0}, "0 seeds; at least one"),

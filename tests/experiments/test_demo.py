@@ -13,7 +13,7 @@ from paml.experiments import demo
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, without_pdf: None) -> None:
     monkeypatch.setitem(demo.WORLDS, "click", {"target": "click", "users": 150, "items": 40})
-    monkeypatch.setattr(demo, "SHORT", {"epochs": 1, "ensemble_size": 1, "hidden": "8"})
+    monkeypatch.setitem(demo.SHORT, "click", {"epochs": 1, "ensemble_size": 1, "hidden": "8"})
     monkeypatch.setattr(demo, "SEEDS", 1)
 
 

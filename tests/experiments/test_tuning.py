@@ -282,6 +282,12 @@ def test_settings_that_are_held_are_not_searched(small: paml.Dataset, tmp_path: 
     )
 
 
+def test_settings_that_no_trial_reads_are_refused(small: paml.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is for the choice part, which the trials of a search do not have"):
+        paml.tune(small, "melu", budget=1, out=tmp_path / "search", settings={"choice.epochs": 1})
+    assert not (tmp_path / "search").exists()
+
+
 def test_your_own_search_space(tmp_path: Path) -> None:
     text = '[inner_steps]\nlow = 1\nhigh = 3\n[hidden]\namong = [[8], "8,4"]\n[item_bias]\namong = [true, false]\n'
     space = read_space(write(tmp_path / "space.toml", text))

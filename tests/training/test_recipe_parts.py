@@ -133,14 +133,24 @@ def test_named_recipes_have_a_choice_part_for_ratings_alone() -> None:
         ({"head": "choice", "liked": 1}, "liked is 1; expected a value of the scale"),
         ({"choice.inner_stps": 3}, "unknown setting 'choice.inner_stps'; did you mean 'choice.inner_steps'"),
         ({"choice.inner_steps": -1}, "setting 'inner_steps' is -1"),
+        (
+            {"choice_part": False, "choice.inner_steps": 3},
+            "'choice.inner_steps' is for the choice part, which this run ",
+        ),
+        (
+            {"recipe": "paper", "choice.epochs": 3},
+            "'choice.epochs' is for the choice part, which this run does not have",
+        ),
         ({"choice_method": "rige"}, "unknown method 'rige'; did you mean 'ridge'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(
     settings: dict[str, object], message: str, world: paml.Dataset, tmp_path: Path
 ) -> None:
+    recipe = str(settings.get("recipe", "tuned"))
+    settings = {name: value for name, value in settings.items() if name != "recipe"}
     with pytest.raises(SettingsError, match=message):
-        paml.train(world, "melu", out=tmp_path / "run", settings=settings)
+        paml.train(world, "melu", recipe, out=tmp_path / "run", settings=settings)
     assert not (tmp_path / "run").exists()
 
 

@@ -32,6 +32,7 @@ from paml.methods.registry import METHOD_REGISTRY
 from paml.progress import Progress
 from paml.registry import in_a_line
 from paml.training.allocator import return_freed_memory
+from paml.training.recipe import settings_of_choice
 from paml.training.run import Run
 from paml.training.train import train
 
@@ -110,6 +111,8 @@ def _run_method(
 ) -> tuple[Scores, dict[str, pl.DataFrame]]:
     assert entry.method is not None
     path = folder / "runs" / cell_name(entry.name, seed)
+    unread = settings_of_choice(plan.settings) if entry.choice_method is None else ()
+    common = {name: value for name, value in plan.settings.items() if name not in unread}
     started = time.perf_counter()
     run = train(
         BlindedDataset(data, "all"),
@@ -119,7 +122,7 @@ def _run_method(
         out=path,
         reuse=True,
         progress=progress,
-        settings={**plan.settings, **entry.settings},
+        settings={**common, **entry.settings},
     )
     seconds = time.perf_counter() - started
     tasks, device = Tasks.of(data, "test"), next(run.ensemble.parameters()).device

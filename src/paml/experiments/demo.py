@@ -16,7 +16,8 @@ WORLDS: dict[Target, dict[str, Any]] = {"rating": {"target": "rating"}, "click":
 """Settings of the embedded data sets."""
 SEEDS = 2
 # enough to see what happens, in less than three minutes on two cores
-SHORT = {"epochs": 10, "ensemble_size": 2, "choice.ensemble_size": 1}
+FEW = {"epochs": 10, "ensemble_size": 2}
+SHORT: dict[Target, dict[str, Any]] = {"rating": {**FEW, "choice.ensemble_size": 1}, "click": FEW}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def run_demo(out: Path, target: Target = "rating", progress: Progress = SILENT) 
     """Compare all methods and baselines on the embedded ratings or clicks in `out`, or continue an earlier call."""
     data = prepare("synthetic", out=out / "data", reuse=True, progress=progress, settings=WORLDS[target])
     folder = out / "comparison"
-    results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT)
+    results = compare(data, seeds=SEEDS, out=folder, progress=progress, settings=SHORT[target])
     known = baselines_for(target) | rankers_for(target)
     left_out = [name for name, baseline in known.items() if not baseline.is_installed()]
     return DemoResult(data, folder, results, left_out)

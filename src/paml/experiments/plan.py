@@ -29,7 +29,7 @@ from paml.evaluation.ranking import check_liked
 from paml.locks import NAME as LOCK
 from paml.methods.registry import check_choice, find_method, methods_of
 from paml.settings import parse_assignments, require_same
-from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for, trained_method
+from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for, require_read, trained_method
 
 
 def choose_entries(
@@ -173,14 +173,18 @@ def _check(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SettingsError(f"'{twice[0]}' is named twice", remedy="name each entry once")
-    kind = data.schema.target.kind
+    kind, choosers = data.schema.target.kind, set[bool]()
     for entry in entries:
         if entry.method is None:
             find_baseline(entry.name).require(kind)
         else:
             chosen = recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
+            chooses = chosen.choice_part or chosen.head == CHOICE
+            require_read(entry.settings, chooses=chooses, who=f"'{entry.name}' does")
+            choosers.add(chooses)
             if chosen.head == CHOICE:
                 check_choice(chosen)
+    require_read(settings, chooses=True in choosers, who="the methods here do")
     fields = [field.name for field in data.schema.features("user")]
     if group_by is not None and group_by not in fields:
         remedy = nearest(group_by, fields) if fields else "the data set has no user fields"

@@ -120,6 +120,18 @@ def _of_part(overrides: Mapping[str, Any], target: str) -> dict[str, Any]:
     return {**common, **own}
 
 
+def settings_of_choice(overrides: Mapping[str, Any]) -> list[str]:
+    """Those of the replaced settings that are for the choice part alone."""
+    return [name for name in overrides if name.startswith(f"{CHOICE}.")]
+
+
+def require_read(overrides: Mapping[str, Any], *, chooses: bool, who: str) -> None:
+    """Raise a SettingsError for settings of the choice part where there is none: nobody would read them."""
+    if (unread := settings_of_choice(overrides)) and not chooses:
+        what = f"'{unread[0]}' is for the choice part, which {who} not have"
+        raise SettingsError(what, remedy="leave it out, or set choice_part=true where items are rated or clicked")
+
+
 def choice_recipe(
     recipe: str | Path, method: str, overrides: Mapping[str, Any], run_method: str, size: DataSize
 ) -> Recipe:

@@ -28,7 +28,7 @@ from paml.training.loggers import OpenLogger, find_logger
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
 from paml.training.ranks import Ranks, joined, was_restarted
-from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, trained_method
+from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, require_read, trained_method
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 from paml.training.sizing import DataSize
 
@@ -81,6 +81,7 @@ def train(
     data.verify_once(shown)
     given = {**(settings or {}), **more}
     values = recipe_for(data, recipe, method, given)
+    require_read(given, chooses=values.choice_part or values.head == CHOICE, who="this run does")
     trained = trained_method(data.schema.target.kind, recipe, method, given)
     find_method(trained)
     default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"

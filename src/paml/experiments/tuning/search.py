@@ -38,7 +38,7 @@ from paml.methods.spaces import Space
 from paml.progress import Inside, Progress, Step, chosen
 from paml.settings import Settings, build
 from paml.training.keywords import TrainSettings
-from paml.training.recipe import CHOICE, Recipe, recipe_for, trained_method
+from paml.training.recipe import CHOICE, Recipe, recipe_for, require_read, trained_method
 
 DEFAULT_FOLDER = Path("paml-tune")
 
@@ -112,6 +112,7 @@ def tune(
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
     start = recipe_for(data, recipe, method, held)
+    require_read(held, chooses=start.head == CHOICE, who="the trials of a search do")
     if data.schema.target.kind == CHOICE:
         method = trained_method(CHOICE, recipe, method, held)
         start = start.model_copy(update={"choice_method": method})  # so that the best recipe means the same for ridge
