@@ -197,6 +197,10 @@ BAD: dict[str, tuple[Callable[[pl.DataFrame], Any], str]] = {
         ),
         "interactions: column 'when' mixes time zones (None, UTC)",
     ),
+    "numbers that no table has": (
+        lambda frame: frame.to_pandas().assign(what=np.full(len(frame), 1j)),
+        "interactions: column 'what' cannot be read (",
+    ),
     "no columns": (lambda frame: frame.select([]), "interactions: has no columns"),
 }
 
@@ -322,3 +326,31 @@ def test_a_schema_that_names_a_missing_frame(
 def test_nothing_at_all() -> None:
     with pytest.raises(paml.SettingsError, match="no source and no interactions"):
         paml.prepare()
+
+
+def test_keys_that_are_decimals_are_exact(tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    """As databases export numbers of 64 bits: as floats, neighbours would be one user."""
+    user = pl.col("user_id").cast(pl.Int64) * 7 + 1_145_141_919_810_000_000
+    log = tables["interactions"].with_columns(user_id=user.cast(pl.Decimal(20, 0)))
+    schema = {
+        "target": {"kind": "rating", "low": 1, "high": 5},
+        "interactions": {"user": "user_id", "item": "movie_id", "target": "rating"},
+    }
+    found = paml.prepare(interactions=log, schema=schema, out=tmp_path / "data", cold_share=1)
+    assert set(found.users().collect()["user"]) == set(log["user_id"].cast(pl.String))
+    halves = log.with_columns(pl.col("rating").cast(pl.Decimal(5, 2)), user_id="user_id")
+    same = paml.prepare(interactions=halves, schema=schema, out=tmp_path / "halves", cold_share=1)
+    assert same.fingerprint == found.fingerprint
+
+
+def test_pandas_lists_and_missing_values(tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    """Lists are arrays in frames that pandas has read from Parquet."""
+    items = tables["items"].with_columns(pl.col("genres").str.split("|"))
+    held = {**tables, "items": items}
+    pandas = {name: frame.to_pandas() for name, frame in held.items()}
+    assert isinstance(pandas["items"]["genres"][0], np.ndarray)
+    zips = pandas["users"]["zip"].astype(object)
+    pandas["users"]["zip"] = zips.where(zips != "90210", pd.NA)
+    held["users"] = tables["users"].with_columns(pl.when(pl.col("zip") != "90210").then("zip"))
+    found, expected = (paml.prepare(**one, out=tmp_path / name) for name, one in (("a", pandas), ("b", held)))
+    assert found.fingerprint == expected.fingerprint

@@ -182,3 +182,66 @@ def test_a_comparison_keeps_the_dates(log: pl.DataFrame, tmp_path: Path) -> None
     assert results.plan.same_split
     with pytest.raises(paml.SettingsError, match="depends on time"):
         resplit(data, 1, tmp_path / "other")
+
+
+SECONDS = pl.col("time").dt.epoch("us") / 1e6
+UNITS = {"milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "settings", [{"support_days": 7.0}, {"validation_from": "2025-03-02"}, {"split": "random", "support_days": 7.0}]
+)
+def test_times_of_any_unit_where_days_are_counted(
+    unit: str, settings: dict[str, Any], log: pl.DataFrame, tmp_path: Path
+) -> None:
+    dates = prepared(log, tmp_path / "dates", **settings)
+    log = log.with_columns(time=SECONDS * UNITS[unit])
+    numbers = prepared(log, tmp_path / "numbers", **settings)
+    assert numbers.fingerprint == dates.fingerprint
+    assert prepared_again(log, tmp_path / "numbers", **settings).path == numbers.path
+
+
+def prepared_again(log: pl.DataFrame, out: Path, **settings: Any) -> paml.Dataset:
+    usual = {"split": "time", "active_users": "drop", "cold_share": 1, "min_interactions": 2}
+    return paml.prepare(
+        interactions=log, **tables(), schema=FIELDS, out=out, reuse=True, settings={**usual, **settings}
+    )
+
+
+def test_a_number_beside_a_date_is_of_the_logs_unit(log: pl.DataFrame, tmp_path: Path) -> None:
+    both = {"validation_from": "2025-02-12", "test_from": "2025-03-02"}
+    expected = prepared(log, tmp_path / "dates", **both)
+    number = f"{1e3 * dt.datetime(2025, 3, 2, tzinfo=dt.UTC).timestamp()}"
+    log = log.with_columns(time=SECONDS * 1e3)
+    found = prepared(log, tmp_path / "numbers", validation_from="2025-02-12", test_from=number)
+    assert found.fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (pl.col("time").dt.strftime("%Y%m%d").cast(pl.Int64), "times are days written as numbers; support_days needs"),
+        (
+            pl.when(pl.col("user") < "u5").then(SECONDS).otherwise(SECONDS * 1e3),
+            "partly in seconds and partly in milli",
+        ),
+    ],
+)
+def test_times_that_cannot_be_counted_in_days(time: pl.Expr, message: str, log: pl.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(paml.DataError, match=message):
+        prepared(log.with_columns(time=time), tmp_path / "data", support_days=7)
+    assert not (tmp_path / "data").exists()
+
+
+def test_nobody_tests_if_that_is_asked_for(log: pl.DataFrame, tmp_path: Path) -> None:
+    data = prepared(log, tmp_path / "data", user_ratio="8:2:0")
+    assert (len(users_of(data, "validation")), len(users_of(data, "test"))) == (19, 0)
+    assert not any("there are no" in note for note in data.manifest.notes)
+
+
+def test_a_date_after_which_nobody_comes_is_warned_of(log: pl.DataFrame, tmp_path: Path) -> None:
+    data = prepared(log, tmp_path / "data", validation_from="2025-03-02", test_from="2030-01-01")
+    assert "warning: there are no test users (the dates of 99 users): nothing is evaluated" in data.manifest.notes
+    one = prepared(log.filter(user="u1"), tmp_path / "one", split="random", active_users="drop")
+    assert any("there are no validation users (user_ratio of 1 users)" in note for note in one.manifest.notes)

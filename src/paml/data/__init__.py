@@ -5,6 +5,7 @@ vocabulary       values -> codes, fitted on training users; 0 is "unknown"
 protocol         cold users, filters, user split, support/query split, major and minor users
 new_items        items that are held out of training, and known users who are asked about them
 time_split       users split by the date on which they first appear
+time_unit        times in seconds, where days and dates are counted
 target_encoding  item features computed from training users' targets
 dataset          a prepared data set on disk: Parquet, flat arrays, a manifest with a fingerprint
 integrity        whether a prepared data set is what was written

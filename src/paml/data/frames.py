@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from paml.data.infer.render import inspect_files
@@ -159,13 +160,26 @@ def _from_pandas(frame: Any, role: str) -> pl.DataFrame:
         if series.dtype == object:
             columns[str(name)] = _column(series, str(name), role)
         else:
-            columns[str(name)] = pl.Series(str(name), pl.from_pandas(series, nan_to_null=True))
+            columns[str(name)] = _of_arrow(series, str(name), role)
     return pl.DataFrame(columns)
+
+
+def _of_arrow(series: Any, name: str, role: str) -> pl.Series:
+    """A pandas column of one of its types; for a few there is none in Arrow."""
+    try:
+        return pl.Series(name, pl.from_pandas(series, nan_to_null=True))
+    except (pl.exceptions.PolarsError, ValueError, TypeError, NotImplementedError) as error:
+        first = str(error).partition("\n")[0]
+        remedy = "cast it to text or to numbers, or leave it out"
+        raise DataError(f"column '{name}' cannot be read ({first})", where=role, remedy=remedy) from None
 
 
 def _column(series: Any, name: str, role: str) -> pl.Series:
     """A pandas column of Python objects, of one type."""
-    values = [None if value is None or value != value else value for value in series.tolist()]  # NaN
+    values = [
+        None if blank else value.tolist() if isinstance(value, np.ndarray) else value
+        for value, blank in zip(series.tolist(), series.isna(), strict=True)
+    ]
     known = [value for value in values if value is not None]
     kinds = sorted({type(value).__name__ for value in known})
     if all(isinstance(value, datetime) for value in known):

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from paml.data.build import Chosen
 from paml.data.dataset import RuleRecord
-from paml.data.protocol import Protocol
+from paml.data.protocol import SPLITS, Protocol, split_cold_users
 from paml.data.sources import RawData
 
 WARNING = "warning: "
@@ -20,6 +21,7 @@ def notes_on(raw: RawData, chosen: Chosen, protocol: Protocol) -> tuple[str, ...
         *raw.notes,
         *_many_without_profile(raw, chosen.users),
         *_chosen_by_clicks(protocol),
+        *_nobody(chosen.users, protocol),
     )
 
 
@@ -43,6 +45,25 @@ def _many_dropped(rules: Sequence[RuleRecord]) -> list[str]:
         f"{one.kept:,}; {remedies.get(one.rule, 'the settings of the protocol loosen it')}"
         for one in rules
         if one.dropped > one.kept
+    ]
+
+
+def _nobody(users: pl.DataFrame, protocol: Protocol) -> list[str]:
+    """Warnings for validation or test users who were asked for, and of whom there are none."""
+    if "_split" in users.columns:
+        codes, asked = users["_split"].to_numpy(), "the dates"
+    else:
+        codes = split_cold_users(users["_training_only"].to_numpy(), protocol.user_ratio, protocol.seed)
+        asked = "user_ratio"
+    counts = np.bincount(codes, minlength=len(SPLITS))
+    wanted = [protocol.user_ratio[k] > 0 for k in range(len(SPLITS))]
+    if protocol.split == "time":
+        wanted = [True, wanted[1] or protocol.validation_from is not None, wanted[2] or protocol.test_from is not None]
+    purpose = {"validation": "settings are chosen and training ends without them", "test": "nothing is evaluated"}
+    return [
+        f"{WARNING}there are no {name} users ({asked} of {len(users):,} users): {purpose[name]}"
+        for name, count, is_wanted in zip(SPLITS, counts, wanted, strict=True)
+        if name in purpose and is_wanted and not count
     ]
 
 

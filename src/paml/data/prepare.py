@@ -33,6 +33,7 @@ from paml.data.schema import DTYPES, Field, Schema, without_invalid_values
 from paml.data.sources import LoadRequest, RawData, Source, find_source
 from paml.data.sources.download import fetch
 from paml.data.time_split import split_by_time, without_active_new_users
+from paml.data.time_unit import in_seconds
 from paml.errors import DataError, SettingsError
 from paml.files import new_folder
 from paml.progress import SILENT, Progress, chosen as chosen_progress
@@ -144,12 +145,13 @@ class Preparation:
 
     def write(self, raw: RawData, folder: Path) -> tuple[str, ...]:
         """Write the data set of these tables; what people should know about it."""
-        record, protocol, new_users = self.record(raw), self.protocol, None
+        record, new_users = self.record(raw), None
+        raw, protocol = in_seconds(raw, self.protocol)
         if protocol.split == "time":
             with self.progress.step("cutting the log at dates"):
                 raw, new_users, protocol = split_by_time(raw, protocol)
         chosen = choose(raw, protocol, self.progress, new_users)
-        notes = notes_on(raw, chosen, protocol)
+        notes = notes_on(raw, chosen, self.protocol)
         write_split(replace(raw, notes=notes), chosen, record, protocol, folder, self.progress)
         return notes
 

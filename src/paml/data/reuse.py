@@ -17,6 +17,7 @@ from paml.data.dataset import Dataset
 from paml.data.protocol import Protocol
 from paml.data.sources import RawData
 from paml.data.time_split import dated
+from paml.data.time_unit import in_seconds
 from paml.errors import InUse, SettingsError
 from paml.locks import hold
 from paml.settings import require_same
@@ -77,7 +78,7 @@ def _is_same_input(found: Dataset, wanted: "Preparation", raw: RawData) -> bool:
     if (now.checksum, now.bad_lines) != (before.checksum, before.bad_lines):
         return False
     if protocol.split == "time":
-        protocol = dated(raw, protocol)
+        protocol = dated(*in_seconds(raw, protocol))
     return protocol == found.manifest.protocol and found.manifest.created_by == f"paml {version('paml')}"
 
 

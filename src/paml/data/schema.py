@@ -178,7 +178,11 @@ class Target(Settings):
     def is_valid(self, column: pl.Expr) -> pl.Expr:
         """Whether a value is one that a row can have."""
         steps = (column - self.low) / self.step
-        inside = column.is_finite() & (column >= self.lowest) & (column <= self.high)
+        inside = (
+            column.is_finite()
+            & (steps > (self.lowest - self.low) / self.step - ON_SCALE)
+            & (column <= self.high + ON_SCALE * self.step)
+        )
         return (inside & ((steps - steps.round()).abs() < ON_SCALE)).fill_null(False)
 
 

@@ -102,7 +102,11 @@ def _dates(first_U: np.ndarray, protocol: Protocol) -> tuple[float, float]:
 def _quantile(first_U: np.ndarray, share: float) -> float:
     """When this share of the users has appeared; whoever appears at that very moment is new."""
     in_order = np.sort(first_U)
-    return float(in_order[min(round(share * len(in_order)), len(in_order) - 1)]) if share < 1 else math.inf
+    return (
+        float(in_order[min(round(share * len(in_order)), len(in_order) - 1)])
+        if share < 1
+        else math.floor(in_order[-1]) + 1.0
+    )
 
 
 def seconds(date: str) -> float:

@@ -447,3 +447,23 @@ def test_a_scale_in_single_precision(tmp_path: Path) -> None:
     assert data.manifest.interactions == len(frame)
     user = paml.train(data, "ridge", out=tmp_path / "run", epochs=1, ensemble_size=1, choice_part=False)
     assert user.adapt(ratings={"5000": 8.9}).new_user.ratings[0].value == 8.9
+
+
+@pytest.mark.parametrize("levels", [3, 7])
+def test_a_scale_whose_step_has_no_end(levels: int, tmp_path: Path) -> None:
+    """Thirds and sevenths."""
+    frame = pl.DataFrame(log_rows(), ["user", "item", "score"], orient="row")
+    frame = frame.with_columns(score=pl.Series([k % (levels + 1) / levels for k in range(len(frame))]))
+    frame.write_parquet(tmp_path / "log.parquet")
+    _, data, _ = round_trip(tmp_path, tmp_path / "log.parquet", min_interactions=2, cold_share=1)
+    assert len(data.schema.target.levels) == levels + 1
+    assert data.manifest.interactions == len(frame)
+
+
+def test_ends_of_a_scale_in_single_precision(tmp_path: Path) -> None:
+    """0.8 is 0.800000012 there, and 0.7 is 0.699999988."""
+    frame = pl.DataFrame(log_rows(), ["user", "item", "score"], orient="row")
+    scores = pl.Series([0.7 + (k % 5) / 10 for k in range(len(frame))], dtype=pl.Float32)
+    frame.with_columns(score=scores).write_parquet(tmp_path / "log.parquet")
+    _, data, _ = round_trip(tmp_path, tmp_path / "log.parquet", min_interactions=2, cold_share=1)
+    assert data.manifest.interactions == len(frame)

@@ -132,3 +132,25 @@ def test_a_folder_without_parquet_is_no_table(folder: Path, tmp_path: Path) -> N
         paml.prepare("tables", schema=folder / "schema.toml", out=tmp_path / "data")
     with pytest.raises(DataError, match="is a folder without Parquet files; name the files in it"):
         paml.inspect([folder / "none"])
+
+
+def test_partitions_are_text_as_it_is_written(folder: Path, log: pl.DataFrame, tmp_path: Path) -> None:
+    """007 is not 7, and a day is no number of seconds."""
+    when = pl.when(pl.col("user") < 9).then(pl.lit("2017-10-01")).otherwise(pl.lit("2017-10-02"))
+    log = log.with_columns(month=pl.format("00{}", "month"), day=when).sort("month", "day", maintain_order=True)
+    schema = SCHEMA.replace('month = "categorical"', 'month = "categorical"\nday = "categorical"')
+    for place in (folder, tmp_path / "one"):
+        place.mkdir(exist_ok=True)
+        (place / "people.csv").write_bytes((folder / "people.csv").read_bytes())
+        (place / "schema.toml").write_text(schema.replace('"events"', '"log"'))
+    for (month, day), part in log.group_by("month", "day", maintain_order=True):
+        where = folder / "log" / f"month={month}" / f"day={day}"
+        where.mkdir(parents=True)
+        part.drop("month", "day").write_parquet(where / "part-0.parquet")
+    log.write_parquet(tmp_path / "one" / "log")
+    many, one = (
+        paml.prepare("tables", schema=place / "schema.toml", out=tmp_path / name)
+        for name, place in (("a", folder), ("b", tmp_path / "one"))
+    )
+    assert set(many.interactions().collect()["day"]) == {"2017-10-01", "2017-10-02"}
+    assert many.fingerprint == one.fingerprint

@@ -100,6 +100,14 @@ def test_a_minimum_leaves_weak_pairs_out(log: pl.DataFrame, tmp_path: Path) -> N
     assert pairs(data).select("who", "what").equals(kept.select("who", "what").sort("who", "what"))
 
 
+def test_sums_that_reach_the_minimum_but_for_rounding(log: pl.DataFrame, tmp_path: Path) -> None:
+    """0.1 + 0.7 is less than 0.8."""
+    rows = [(u, i, 1_600_000_000, kind) for u in range(30) for i in range(5) for kind in ("view", "buy")]
+    few = pl.DataFrame(rows, ["who", "what", "when", "event"], orient="row")
+    data = prepared(few, tmp_path / "data", event="event", weights={"view": 0.1, "buy": 0.7}, minimum=0.8)
+    assert data.manifest.interactions == 30 * 5
+
+
 def test_ratings_of_a_threshold_and_above_are_choices(log: pl.DataFrame, tmp_path: Path) -> None:
     data = prepared(log, tmp_path / "data", target="stars", threshold=4)
     last = log.sort("when").unique(["who", "what"], keep="last").filter(pl.col("stars") >= 4)

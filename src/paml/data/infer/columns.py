@@ -9,6 +9,7 @@ import polars as pl
 from paml.data.infer.sample import LIST_MARK
 from paml.data.readers.delimited import TIME_FORMATS
 from paml.data.schema import ON_SCALE
+from paml.data.time_unit import unit_of
 
 SURE_BLANKS = {"null", "(null)", "n/a", "n.a.", "#n/a", "<na>", "\\n", "nan", "?"}
 PYTHON_BLANK = "None"  # what programs write for nothing; a lower-case "none" among texts may be an answer
@@ -101,7 +102,9 @@ class Column:
             step = 1.0
         steps = (numbers - low) / step
         fits = bool(((steps - steps.round()).abs() < ON_SCALE).all()) and (high - low) / step < MAX_LEVELS
-        return (low, high, step) if fits else None
+        levels = round((high - low) / step)  # by which the length can be divided exactly, as 1 by 3
+        low, high = round(low, 6), round(high, 6)
+        return (low, high, (high - low) / levels) if fits else None
 
     @property
     def is_click(self) -> bool:
@@ -115,9 +118,8 @@ class Column:
             return "date and time by its type"
         if self.numbers is not None:
             low, high = float(self.numbers[0]), float(self.numbers[-1])
-            if low > 3e8 and high < 4.2e9 and not self.has_leading_zeros:
-                return "unix seconds by their magnitude"
-            return "unix milliseconds by their magnitude" if low > 3e11 and high < 4.2e12 else None
+            unit = unit_of(low, high)
+            return None if unit is None or self.has_leading_zeros else f"unix {unit} by their magnitude"
         for form in TIME_FORMATS:  # all values must match one format: a file is read with one
             if self.distinct.str.to_datetime(form, strict=False).is_not_null().all() and len(self.distinct):
                 return f"dates like {self.known[0]}"

@@ -134,7 +134,7 @@ def _target(guessed: Guess) -> list[str]:
             "lowest and highest value and smallest step seen: widen the scale if necessary" + note,
         ),
         f"high = {_value(high)}",
-        f"step = {step:g}",
+        f"step = {step:.15g}",
     ]
 
 

@@ -368,10 +368,11 @@ def _number(column: Column, value: pl.Expr, blank: pl.Expr, time_format: str | N
     if column.lenient:
         return pl.when(~unreadable).then(value), pl.lit(value=False), "a number"
     invalid = unreadable
+    slack = ON_SCALE * column.step if column.step is not None else 0.0
     if column.low is not None:
-        invalid |= (value < column.low).fill_null(False)
+        invalid |= (value < column.low - slack).fill_null(False)
     if column.high is not None:
-        invalid |= (value > column.high).fill_null(False)
+        invalid |= (value > column.high + slack).fill_null(False)
     if column.step is not None and column.low is not None:
         steps = (value - column.low) / column.step
         invalid |= ((steps - steps.round()).abs() >= ON_SCALE).fill_null(False)

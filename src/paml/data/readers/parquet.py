@@ -16,7 +16,8 @@ def scan(path: Path) -> pl.LazyFrame:
         return pl.scan_parquet(path, glob=False)
     below = {part for file in files for part in _partitions(file.relative_to(path))}
     above = _partitions(path) - below  # a folder above may have such a name, too, and is no column
-    return pl.scan_parquet(files, hive_partitioning=True, glob=False).drop(above, strict=False)
+    text = dict.fromkeys(below | above, pl.String())  # as it is written: 007 is not 7
+    return pl.scan_parquet(files, hive_partitioning=True, hive_schema=text, glob=False).drop(above, strict=False)
 
 
 def _partitions(path: Path) -> set[str]:
@@ -70,8 +71,10 @@ def _native(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         return column.list.eval(_native(pl.element(), dtype.inner).cast(pl.String))  # type: ignore[arg-type]
     if isinstance(dtype, pl.Datetime | pl.Date):
         return column.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
-    if isinstance(dtype, pl.Decimal):
-        return column.cast(pl.Float64)
+    if isinstance(dtype, pl.Decimal):  # exact: keys of 64 bits and more are often decimals
+        if not dtype.scale:
+            return column.cast(pl.Int128)
+        return column.cast(pl.String).str.replace(r"\.?0+$", "")
     if dtype.is_float():
         return column.fill_nan(None)
     if dtype.is_integer() or isinstance(dtype, pl.Boolean):

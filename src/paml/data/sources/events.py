@@ -86,7 +86,7 @@ class Events:
         target = self.workdir / name
         pairs = _pairs(_weighted(_last(rows, entry), entry), place)
         if entry.minimum is not None:
-            pairs = pairs.filter(pl.col(WEIGHT) >= entry.minimum)
+            pairs = pairs.filter(pl.col(WEIGHT) >= entry.minimum * (1 - 1e-9))
         strength = ((pl.col(WEIGHT) / base).log(2) + 1e-9).floor() + 1
         pairs = pairs.with_columns(target=strength.clip(1, MAX_STRENGTH)).drop(WEIGHT)
         # in a fixed order, whatever the order in which groups are found: seeds refer to it
