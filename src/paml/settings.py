@@ -93,12 +93,13 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 
 def assignments(values: Mapping[str, Any]) -> list[str]:
     """`{"users": 500, "hidden": [32, 16]}` -> `["users=500", "hidden=32,16"]`, as one types them, without None."""
-    return [f"{key}={_written(value)}" for key, value in values.items() if value is not None]
+    return [f"{key}={written(value)}" for key, value in values.items() if value is not None]
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """A value as one types it."""
     if isinstance(value, list | tuple):
-        return ",".join(map(_written, value))
+        return ",".join(map(written, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

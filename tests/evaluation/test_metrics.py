@@ -5,6 +5,7 @@ from hypothesis import given, strategies as st
 from scipy.stats import mannwhitneyu, ttest_ind
 from sklearn.metrics import roc_auc_score
 
+from paml.data.schema import Target
 from paml.evaluation import metrics
 from paml.evaluation.metrics import METRICS, exposure_metrics, headline, metrics_for, row_metrics
 from paml.evaluation.scoring import per_user_metrics, summarise
@@ -17,6 +18,19 @@ def test_ndcg_by_hand() -> None:
     dcg = 7 / np.log2(2) + 1 / np.log2(3)
     ideal = 7 / np.log2(2) + 3 / np.log2(3)
     assert metrics.ndcg(target, prediction, count, 2) == pytest.approx([dcg / ideal, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "grade"), [(1, 5, [1, 3, 5]), (0, 20, [0, 10, 20]), (-10, 10, [0, 10, 20]), (0, 5000, [0, 2.5, 5])]
+)
+def test_gains_of_any_scale(low: float, high: float, grade: list[float]) -> None:
+    """From 0 on, so that a perfect order has 1, and none of 2^5000."""
+    scale = Target(kind="rating", low=low, high=high)
+    targets = np.array([low, (low + high) / 2, high])
+    assert metrics.grades(scale, targets).tolist() == grade
+    found = per_user_metrics(scale, np.tile(targets, 2), np.concatenate([targets, -targets]), np.array([3, 3]))
+    assert found["ndcg3"][0] == 1
+    assert 0 < found["ndcg3"][1] < found["ndcg3_chance"][1] < 1
 
 
 def test_ties_are_broken_at_random_with_a_fixed_seed_and_chance_is_their_mean() -> None:
@@ -116,9 +130,9 @@ def test_summary_by_group() -> None:
 
 
 def test_metrics_of_no_users_are_empty() -> None:
-    assert all(
-        len(values) == 0 for values in per_user_metrics("rating", np.zeros(0), np.zeros(0), np.zeros(0)).values()
-    )
+    target = Target(kind="rating", low=1, high=5)
+    found = per_user_metrics(target, np.zeros(0), np.zeros(0), np.zeros(0))
+    assert all(len(values) == 0 for values in found.values())
 
 
 def test_the_registry_in_the_order_of_tables() -> None:
@@ -135,11 +149,12 @@ def test_the_registry_in_the_order_of_tables() -> None:
 
 @pytest.mark.parametrize("kind", ["rating", "click"])
 def test_every_metric_is_a_column_and_chance_levels_stand_beside_them(kind: str) -> None:
-    scored = per_user_metrics(kind, np.array([1.0, 0.0, 1.0]), np.array([0.9, 0.2, 0.4]), np.array([2, 1]))
+    target = Target(kind=kind, low=0, high=1)  # type: ignore[arg-type]
+    scored = per_user_metrics(target, np.array([1.0, 0.0, 1.0]), np.array([0.9, 0.2, 0.4]), np.array([2, 1]))
     chance = [f"{metric.name}_chance" for metric in row_metrics(kind) if metric.chance is not None]
     assert set(scored) == {*(metric.name for metric in row_metrics(kind)), *chance}
     assert all(len(values) == 2 for values in scored.values())
-    nobody = per_user_metrics(kind, np.zeros(0), np.zeros(0), np.zeros(0))
+    nobody = per_user_metrics(target, np.zeros(0), np.zeros(0), np.zeros(0))
     assert list(nobody) == list(scored)
 
 

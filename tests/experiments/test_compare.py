@@ -236,6 +236,9 @@ def test_other_data_or_settings_are_refused(
             {"settings": {"choice_part": False, "choice.epochs": 1}},
             "'choice.epochs' is for the choice part, which the methods here do not",
         ),
+        ({"variants": ["ridge head=classes"]}, "'ridge head=classes': a softmax over levels has no closed form"),
+        ({"variants": ["melu exclude_fields=item.nope"]}, "'melu exclude_fields=item.nope': there is no field 'item."),
+        ({"methods": ["melu", "ridge"], "settings": {"head": "classes"}}, "'ridge': a softmax over levels has no"),
         ({"group_by": "agee"}, "no user field 'agee' to group by; did you mean 'age'"),
         ({"methods": [], "baselines": []}, "nothing to compare"),
         ({"seeds": 0}, "0 seeds; at least one"),
@@ -555,3 +558,14 @@ def test_a_further_metric_is_one_entry_of_the_registry(
     evaluated = paml.evaluate(out / "runs" / "melu@0")
     assert evaluated["within1"]["all"] == pytest.approx(results.mean("melu", "within1"))
     assert evaluated["undefined"]["within1"] == 0
+
+
+def test_settings_are_the_same_however_they_are_written(world: paml.Dataset, tmp_path: Path) -> None:
+    same = {"methods": [], "seeds": 1, "baselines": ["bias"]}
+    quick_compare(
+        world, tmp_path / "out", **same, settings={"choice_part": False, "outer_rate": 1e-3, "hidden": (8, 4)}
+    )
+    typed = {"choice_part": "false", "outer_rate": "1e-3", "hidden": "8,4"}
+    quick_compare(world, tmp_path / "out", **same, settings=typed)
+    with pytest.raises(SettingsError, match=r"outer_rate was 0.001, now 0.002"):
+        quick_compare(world, tmp_path / "out", **same, settings={**typed, "outer_rate": "2e-3"})

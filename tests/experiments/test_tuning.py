@@ -475,11 +475,32 @@ def test_who_comes_second_is_not_the_start(small: paml.Dataset, tmp_path: Path) 
         source="s", fingerprint="f", method="melu", recipe="tuned", start={}, space={}, seed=0, by=None, shared=True
     )
     study, other = (SharedStudy(f"sqlite:///{tmp_path / 'study.db'}", plan, {}) for _ in range(2))
-    first, second = study.begin(), other.begin()
+    first, second = study.begin(None), other.begin(3)
+    assert first is not None
+    assert second is not None
     assert study.may_be_first(first)
     assert not other.may_be_first(second)
     study.note(first, {})
     assert other.may_be_first(second)
+    assert study.begun() == other.begun() == 2
+    assert other.begin(2) is None  # there are as many as that, wherever they run
+    assert study.begun() == 2
+    other.abandon()
+    assert study.begun() == 1
+    assert study.begin(2) is not None
+
+
+def test_a_search_for_a_ranker_is_judged_by_the_loss_of_choices(small: paml.Dataset, tmp_path: Path) -> None:
+    settings = {"head": "choice", "epochs": 1, "item_embedding": 8}
+    found = search(small, tmp_path / "out", method="melu", budget=1, settings=settings)
+    assert found.metric == "choice loss"
+    assert "# Choice loss of validation users: " in (tmp_path / "out" / "best.toml").read_text()
+    (line,) = (Path(found.run) / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["validation_choice_loss"] == pytest.approx(found.best.validation, rel=1e-6)
+    with pytest.raises(SettingsError, match="trials cannot be judged by 'mse'"):
+        search(small, tmp_path / "other", method="melu", by="mse", settings=settings)
+    lists = search(small, tmp_path / "lists", method="melu", by="ndcg10", budget=1, settings=settings)
+    assert lists.metric == "ndcg10"
 
 
 def raised_error(error: type[BaseException]) -> None:

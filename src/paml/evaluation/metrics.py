@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from paml.data.schema import CLICK_WEIGHTS
+from paml.data.schema import CLICK_WEIGHTS, Target
 from paml.evaluation import ranking
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.ranking import Lists
@@ -53,6 +53,8 @@ class Metric(Measure):
     """target_N, count_U -> what each user's value would be by chance; a column of its own, `NAME_chance`."""
     pooled: str | None = None
     """Label of the same metric over the rows of all users together, where that is shown, too."""
+    graded: bool = field(default=False, kw_only=True)
+    """Whether it is computed from grades of the targets."""
 
     def over_all_rows(self, target_N: np.ndarray, prediction_N: np.ndarray) -> float:
         """The metric as if all rows were one user's: for a ranking, rows of different users are also compared."""
@@ -95,6 +97,22 @@ def squared_error(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.nd
 def absolute_error(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray) -> np.ndarray:
     """Each user's mean absolute error."""
     return per_user_mean(np.abs(np.asarray(target_N, dtype=np.float64) - prediction_N), count_U)
+
+
+MAX_GRADE = 20.0
+"""2^r - 1 of higher ones is all that counts beside that of any other."""
+
+
+def grades(target: Target, target_N: np.ndarray) -> np.ndarray:
+    """Targets as nDCG's gain 2^r - 1 takes them: themselves on scales from 0 or above up to 20, as nearly all are.
+
+    Scales that begin below 0, where gains would be negative, are moved to 0; wide ones are mapped to 0 to 5.
+    """
+    lowest = min(target.low, 0.0)
+    if target.high - lowest > MAX_GRADE:
+        mapped_N: np.ndarray = 5.0 * (np.asarray(target_N, dtype=np.float64) - target.low) / (target.high - target.low)
+        return mapped_N
+    return target_N - lowest if lowest else target_N
 
 
 def ndcg(target_N: np.ndarray, prediction_N: np.ndarray, count_U: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
@@ -243,8 +261,8 @@ def probe(name: str, entry: object) -> str | None:
 
 _ALL: tuple[AnyMetric, ...] = (
     Metric("mse", "MSE", "lower", 3, RATING, squared_error),
-    Metric("ndcg3", "nDCG@3", "higher", 3, RATING, partial(ndcg, k=3), partial(ndcg_by_chance, k=3)),
-    Metric("ndcg5", "nDCG@5", "higher", 3, RATING, partial(ndcg, k=5), partial(ndcg_by_chance, k=5)),
+    Metric("ndcg3", "nDCG@3", "higher", 3, RATING, partial(ndcg, k=3), partial(ndcg_by_chance, k=3), graded=True),
+    Metric("ndcg5", "nDCG@5", "higher", 3, RATING, partial(ndcg, k=5), partial(ndcg_by_chance, k=5), graded=True),
     Metric("mae", "MAE", "lower", 3, RATING, absolute_error),
     Metric("nel", "NEL", "lower", 4, CLICK, weighted_entropy),
     Metric("auc", "AUC per user", "higher", 4, CLICK, auc, pooled="AUC, pooled over users"),

@@ -80,9 +80,9 @@ class _Entry:
 
     def rows(self, predicted: tuple[np.ndarray, np.ndarray | None] | None, lists: Lists | None) -> pl.DataFrame:
         """One row per user; null for what the entry does not do."""
-        kind, nothing = self.data.schema.target.kind, pl.lit(None, pl.Float64)
+        target, nothing = self.data.schema.target, pl.lit(None, pl.Float64)
         if predicted is None:
-            names = per_user_metrics(kind, np.zeros(0), np.zeros(0), np.zeros(0))
+            names = per_user_metrics(target, np.zeros(0), np.zeros(0), np.zeros(0))
             base = user_rows(self.data, self.tasks)
             rows = base.select("user", "group", nothing.alias("rate"), "support_rows", "query_rows")
             rows = rows.with_columns(nothing.alias(name) for name in names)
@@ -92,8 +92,8 @@ class _Entry:
             rows = score_rows(self.data, self.tasks, prediction_N, rate)
             rows = rows.with_columns(rate=nothing) if rate_U is None else rows
         if lists is None or self.items is None:
-            return rows.with_columns(nothing.alias(metric.name) for metric in list_metrics(kind))
-        return rows.with_columns(list_columns(kind, lists, self.items))
+            return rows.with_columns(nothing.alias(metric.name) for metric in list_metrics(target.kind))
+        return rows.with_columns(list_columns(target.kind, lists, self.items))
 
     def further(self, lists: dict[str, Lists], shots: int | None) -> list[pl.DataFrame]:
         """Rows by each further thing that lists may be ordered by: scenario `by`, and how many ratings are known."""
@@ -203,8 +203,7 @@ def _by_item(data: Dataset, tasks: Tasks, query_N: np.ndarray, prediction_N: np.
         count_U = np.bincount(user_N[chosen_N], minlength=len(tasks))
         present = np.flatnonzero(count_U)
         target_Q = data.array("target")[rows][chosen_N]
-        kind = data.schema.target.kind
-        columns = per_user_metrics(kind, target_Q, prediction_N[chosen_N], count_U[present])
+        columns = per_user_metrics(data.schema.target, target_Q, prediction_N[chosen_N], count_U[present])
         counted = users[present].with_columns(
             pl.Series("query_rows", count_U[present]), *(pl.Series(name, found) for name, found in columns.items())
         )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
+from paml.data.schema import Target
 from paml.episodes.batches import Loader, SupportBatch
 from paml.episodes.tasks import Block, Known, Split, Tasks
 from paml.evaluation import metrics
@@ -154,7 +155,7 @@ def score_rows(data: Dataset, tasks: Tasks, prediction_N: np.ndarray, rate_U: np
     query_N, users = tasks.query_mask(), user_rows(data, tasks)
     target_Q = data.array("target")[int(tasks.offsets[0]) : int(tasks.offsets[-1])][query_N]
     count_U = users["query_rows"].to_numpy()
-    columns = per_user_metrics(data.schema.target.kind, target_Q, prediction_N[query_N], count_U)
+    columns = per_user_metrics(data.schema.target, target_Q, prediction_N[query_N], count_U)
     return users.select("user", "group", pl.Series("rate", rate_U), "support_rows", "query_rows").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )
@@ -167,14 +168,15 @@ def list_columns(kind: str, lists: Lists, items: ItemFacts, *, judged: bool = Fa
 
 
 def per_user_metrics(
-    kind: str, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
+    target: Target, target_Q: np.ndarray, prediction_Q: np.ndarray, count_U: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Every metric of query rows for this kind of target, each followed by its chance level where it has one."""
+    """Every metric of query rows for this target, each followed by its chance level where it has one."""
     columns: dict[str, np.ndarray] = {}
-    for metric in metrics.row_metrics(kind):
-        columns[metric.name] = metric.compute(target_Q, prediction_Q, count_U) if len(count_U) else np.zeros(0)
+    for metric in metrics.row_metrics(target.kind):
+        grade_Q = metrics.grades(target, target_Q) if metric.graded else target_Q
+        columns[metric.name] = metric.compute(grade_Q, prediction_Q, count_U) if len(count_U) else np.zeros(0)
         if metric.chance is not None:
-            columns[_chance(metric.name)] = metric.chance(target_Q, count_U) if len(count_U) else np.zeros(0)
+            columns[_chance(metric.name)] = metric.chance(grade_Q, count_U) if len(count_U) else np.zeros(0)
     return columns
 
 

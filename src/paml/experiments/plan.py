@@ -4,6 +4,7 @@ Every mistake is found before the first cell is begun.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,19 @@ from paml.errors import SettingsError, nearest
 from paml.evaluation.metrics import METRIC_REGISTRY, AnyMetric, exposure_metrics, metrics_for, row_metrics
 from paml.evaluation.ranking import check_liked
 from paml.locks import NAME as LOCK
-from paml.methods.registry import check_choice, find_method, methods_of
-from paml.settings import parse_assignments, require_same
-from paml.training.recipe import CHOICE, load_recipe, recipe_digest, recipe_for, require_read, trained_method
+from paml.methods.registry import find_method, methods_of
+from paml.settings import build, parse_assignments, require_same, written
+from paml.training.recipe import (
+    CHOICE,
+    Recipe,
+    check_parts,
+    load_recipe,
+    recipe_digest,
+    recipe_for,
+    require_read,
+    settings_of_choice,
+    trained_method,
+)
 
 
 def choose_entries(
@@ -92,7 +103,7 @@ def make_plan(
         data=_facts(data),
         recipe=str(recipe),
         recipe_digest=recipe_digest(recipe),
-        settings={name: _as_typed(value) for name, value in settings.items()},
+        settings={name: _as_typed(name, value) for name, value in settings.items()},
         gamma=usual.gamma,
         seeds=tuple(range(seeds)),
         same_split=same_split or not data.manifest.protocol.can_be_split_again,
@@ -178,12 +189,7 @@ def _check(
         if entry.method is None:
             find_baseline(entry.name).require(kind)
         else:
-            chosen = recipe_for(data, recipe, entry.method, {**settings, **entry.settings})
-            chooses = chosen.choice_part or chosen.head == CHOICE
-            require_read(entry.settings, chooses=chooses, who=f"'{entry.name}' does")
-            choosers.add(chooses)
-            if chosen.head == CHOICE:
-                check_choice(chosen)
+            choosers.add(_check_method(data, entry.name, entry.method, recipe, settings, entry.settings))
     require_read(settings, chooses=True in choosers, who="the methods here do")
     fields = [field.name for field in data.schema.features("user")]
     if group_by is not None and group_by not in fields:
@@ -197,9 +203,27 @@ def _check(
         raise SettingsError("the data set has no test users", where=data.path, remedy=remedy)
 
 
-def _as_typed(value: Any) -> str:
-    """A setting as people type it on the command line."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _check_method(
+    data: Dataset, name: str, method: str, recipe: str | Path, common: Mapping[str, Any], own: Mapping[str, Any]
+) -> bool:
+    """Raise a SettingsError that names an entry if its networks cannot be built; whether it has a choice part."""
+    chosen = recipe_for(data, recipe, method, {**common, **own})
+    chooses = chosen.choice_part or chosen.head == CHOICE
+    require_read(own, chooses=chooses, who=f"'{name}' does")
+    unread = () if chooses else settings_of_choice(common)
+    try:
+        check_parts(data, recipe, method, {**{key: common[key] for key in common if key not in unread}, **own})
+    except SettingsError as error:
+        raise SettingsError(f"'{name}': {error.what}", where=error.where, remedy=error.remedy) from None
+    return chooses
+
+
+def _as_typed(name: str, value: Any) -> str:
+    """A setting as people type it on the command line, however it was given: 1e-3 is 0.001."""
+    plain = name.removeprefix(f"{CHOICE}.")
+    with suppress(SettingsError):  # one that fits others alone, or is left to a rule
+        value = getattr(build(Recipe, {plain: value}), plain)
+    return written(value)
 
 
 def open_comparison(folder: Path, plan: Plan, *, reuse: bool = True) -> Plan:
@@ -238,7 +262,8 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
     ):
         if not same:
             raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another folder", argument="out")
-    require_same(found.settings, plan.settings, folder)
+    before, now = ({k: _as_typed(k, one.settings[k]) for k in one.settings} for one in (found, plan))
+    require_same(before, now, folder)
     failed = {name for name, _ in read_failures(folder)}
     kept = [entry for entry in found.entries if entry.name not in failed or _has_cells(folder, entry, found.seeds)]
     entries = {entry.name: entry for entry in (*kept, *plan.entries)}

@@ -45,7 +45,8 @@ _METRICS = {
     "ndcg3": (
         "nDCG@3, nDCG@5",
         "How well a user's own query rows are ordered, and nothing else: gain 2^rating − 1, discount log2(1 + rank), "
-        "divided by the best possible order of these rows. 1 is perfect.",
+        "divided by the best possible order of these rows. 1 is perfect. Scales that begin below 0 are moved to 0 for "
+        "that, and those of more than 20 are mapped to 0 to 5.",
     ),
     "nel": (
         "NEL",

@@ -11,6 +11,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,8 @@ from pydantic import Field
 
 from paml.data.dataset import Dataset
 from paml.errors import SettingsError, nearest
-from paml.methods.registry import LearnerSettings
+from paml.methods.registry import LearnerSettings, find_method, tensors_of_a_member
+from paml.network.build import DataShape
 from paml.settings import Settings, added, build, read_toml
 from paml.training.sizing import CHOICE_RULES, EMBEDDED, RULES, DataSize, is_ruled
 
@@ -166,6 +168,34 @@ def trained_method(kind: str, recipe: str | Path, method: str, overrides: Mappin
         return method
     given = {name: value for name, value in overrides.items() if name == "choice_method"}
     return load_recipe(recipe, method, {"head": CHOICE, **given}, target=CHOICE).choice_method or method
+
+
+def parts_of(
+    data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]
+) -> dict[str, tuple[str, Recipe]]:
+    """Method and recipe of the parts of a run: of the run itself, by the name "", and of its choice part."""
+    values = recipe_for(data, recipe, method, overrides)
+    require_read(overrides, chooses=values.choice_part or values.head == CHOICE, who="this run does")
+    trained = trained_method(data.schema.target.kind, recipe, method, overrides)
+    find_method(trained)
+    parts = {"": (trained, values)}
+    if values.choice_part and values.head != CHOICE:
+        chooser = values.choice_method or method
+        find_method(chooser)
+        choice = choice_recipe(recipe, chooser, overrides, method, DataSize.of(data))
+        if choice.exclude_fields != values.exclude_fields:
+            raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
+        parts[CHOICE] = chooser, choice
+    return parts
+
+
+def check_parts(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:
+    """Raise a SettingsError unless the networks of a run could be built, and without building any; the run's recipe."""
+    parts = parts_of(data, recipe, method, overrides)
+    for trained, values in parts.values():
+        with suppress(RuntimeError, MemoryError):  # too large: a failure of its own when it is built
+            tensors_of_a_member(trained, DataShape.of(data, values.exclude_fields), values)
+    return parts[""][1]
 
 
 def _require_choices(recipe: str | Path) -> None:

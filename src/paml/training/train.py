@@ -28,9 +28,8 @@ from paml.training.loggers import OpenLogger, find_logger
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
 from paml.training.ranks import Ranks, joined, was_restarted
-from paml.training.recipe import CHOICE, Recipe, choice_recipe, recipe_for, recipe_label, require_read, trained_method
+from paml.training.recipe import CHOICE, Recipe, parts_of, recipe_label
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
-from paml.training.sizing import DataSize
 
 DEFAULT_FOLDER = Path("paml-runs")
 PARALLEL = ("users", "members")
@@ -80,20 +79,12 @@ def train(
     shown = chosen(progress) if ranks.is_first else SILENT
     data.verify_once(shown)
     given = {**(settings or {}), **more}
-    values = recipe_for(data, recipe, method, given)
-    require_read(given, chooses=values.choice_part or values.head == CHOICE, who="this run does")
-    trained = trained_method(data.schema.target.kind, recipe, method, given)
-    find_method(trained)
     default_name = f"{data.manifest.source.name}-{method}-{recipe_label(recipe)}-{seed}"
     folder = Path(out) if out is not None else DEFAULT_FOLDER / default_name
-    parts = {folder: _settings(data, trained, recipe, values, seed)}
-    if values.choice_part and values.head != CHOICE:
-        chooser = values.choice_method or method
-        find_method(chooser)
-        choice = choice_recipe(recipe, chooser, given, method, DataSize.of(data))
-        if choice.exclude_fields != values.exclude_fields:
-            raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
-        parts[choice_folder(folder)] = _settings(data, chooser, recipe, choice, seed)
+    parts = {
+        choice_folder(folder) if name == CHOICE else folder: _settings(data, trained, recipe, values, seed)
+        for name, (trained, values) in parts_of(data, recipe, method, given).items()
+    }
     if reuse or was_restarted():
         parts = {path: _as_begun(path, wanted) for path, wanted in parts.items()}
     trainers = [

@@ -116,7 +116,7 @@ def tune(
     if data.schema.target.kind == CHOICE:
         method = trained_method(CHOICE, recipe, method, held)
         start = start.model_copy(update={"choice_method": method})  # so that the best recipe means the same for ridge
-    searched, criterion = space_for(method, held, space), Criterion.find(by, data.schema.target.kind)
+    searched, criterion = space_for(method, held, space), Criterion.find(by, data.schema.target.kind, start.head)
     first, end = data.manifest.splits["validation"]
     if first == end:
         remedy = "prepare it with another user_ratio"
@@ -130,7 +130,7 @@ def tune(
         start=start.model_dump(mode="json"),
         space=as_values(searched),
         seed=seed,
-        by=None if criterion.is_loss else criterion.metric.name,
+        by=None if criterion.is_loss else criterion.name,
         shared=storage is not None,
     )
     load_optuna()
@@ -183,7 +183,9 @@ class _Search:
 
     def _run_one_by_one(self, trials: int | None, ends: float | None, step: Step) -> None:
         while not self._is_over(trials, ends):
-            job = self._begin(ends, "")
+            job = self._begin(trials, ends, "")
+            if job is None:
+                break
             note = f"trial {job.number + 1}{self._best_note()}{self._time_left(trials, ends)}"
             step.advance(0, note)
             try:
@@ -195,8 +197,8 @@ class _Search:
     def _run_at_once(self, trials: int | None, ends: float | None, step: Step, workers: Workers) -> None:
         with workers:
             while not (is_over := self._is_over(trials, ends)) or workers.at_work:
-                if workers.is_free and not is_over:
-                    job = self._begin(ends, "job-")
+                job = self._begin(trials, ends, "job-") if workers.is_free and not is_over else None
+                if job is not None:
                     workers.begin(job.number, run_trial_of, job, self._data.path)
                     continue
                 notes = (f"trial {number + 1}" + (f" · {note}" if note else "") for number, note in workers.at_work)
@@ -214,14 +216,20 @@ class _Search:
             found = Trial(outcome.key, "diverged", None, None, plain(settings), [], 0.0, error.what)
         return found
 
-    def _begin(self, ends: float | None, prefix: str) -> TrialJob:
-        """The next trial, which now is under way; its run's folder has the prefix until its number is final."""
+    def _begin(self, trials: int | None, ends: float | None, prefix: str) -> TrialJob | None:
+        """The next trial, which now is under way; its run's folder has the prefix until its number is final.
+
+        None if other commands have begun as many as there should be.
+        """
         if self._shared is None:
             number = self._count()
             others = [settings for _, settings in self._under_way.values()]
         else:
-            number, others, prefix = self._shared.begin(), self._shared.under_way(), ""
+            asked, others, prefix = self._shared.begin(trials), self._shared.under_way(), ""
             self._trials = self._shared.ended()
+            if asked is None:
+                return None
+            number = asked
         out = self._folder / "runs" / f"{prefix}{number}"
         if self._shared is None:
             is_start = not number
@@ -261,7 +269,9 @@ class _Search:
         self._trials.append(replace(trial, number=number))
 
     def _count(self) -> int:
-        """Trials that have begun."""
+        """Trials that have begun, in a shared search also elsewhere."""
+        if self._shared is not None:
+            return self._shared.begun()
         return len(self._trials) + len(self._held) + len(self._under_way)
 
     def result(self) -> SearchResult:
@@ -278,7 +288,7 @@ class _Search:
             seed=plan.seed,
             source=plan.source,
             fingerprint=plan.fingerprint,
-            metric=self._criterion.metric.name,
+            metric=self._criterion.name,
             trials={state: states.count(state) for state in ("finished", "pruned", "diverged")},
             start=self._tried(self._first()),
             best=self._tried(best),
@@ -335,7 +345,8 @@ class _Search:
         others = [name for name, value in values.items() if name not in best.settings and value is not None]
         value, before = (self._tried(trial).validation for trial in (best, first))
         start = f"it {first.state.replace('under way', 'is under way')}" if before is None else f"{before:.6f}"
-        metric = self._criterion.metric.name.upper()
+        metric = self._criterion.name
+        metric = metric.upper() if self._criterion.metric is not None else metric.capitalize()
 
         def lines(names: Iterable[str]) -> list[str]:
             return [f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names]

@@ -49,14 +49,26 @@ class SharedStudy:
         running = self._study.get_trials(deepcopy=False, states=(load_optuna().trial.TrialState.RUNNING,))
         return [trial.user_attrs[SETTINGS] for trial in running if SETTINGS in trial.user_attrs and not _is_lost(trial)]
 
+    def begun(self, before: int | None = None) -> int:
+        """How many trials have ended or are under way, here or elsewhere; of those asked for before one, if given."""
+        running = load_optuna().trial.TrialState.RUNNING
+        return sum(
+            TRIAL in trial.user_attrs or (trial.state == running and not _is_lost(trial))
+            for trial in self._study.get_trials(deepcopy=False)
+            if before is None or trial.number < before
+        )
+
     def may_be_first(self, number: int) -> bool:
         """Whether all earlier trials have said what they try: otherwise one of them may be the start."""
         running = self._study.get_trials(deepcopy=False, states=(load_optuna().trial.TrialState.RUNNING,))
         return all(SETTINGS in trial.user_attrs or _is_lost(trial) for trial in running if trial.number < number)
 
-    def begin(self) -> int:
-        """The number of a new trial, which no other command gets."""
+    def begin(self, trials: int | None) -> int | None:
+        """The number of a new trial, which no other command gets; None if there are as many already."""
         asked = self._study.ask()
+        if trials is not None and self.begun(asked.number) >= trials:  # another command was faster
+            self._study.tell(asked, state=load_optuna().trial.TrialState.FAIL)
+            return None
         self._begun[asked.number] = asked
         return int(asked.number)
 

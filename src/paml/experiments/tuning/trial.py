@@ -75,7 +75,7 @@ def run_trial(job: TrialJob, data: BlindedDataset, progress: Progress) -> Trial:
     """Train with the starting recipe's settings, or with those that the study proposes."""
     asked = job.proposed()
     settings = job.settings(asked)
-    criterion = Criterion.find(job.plan.by, data.schema.target.kind)
+    criterion = Criterion.find(job.plan.by, data.schema.target.kind, job.start.head)
     history: list[float] = []
     started = time.monotonic()
 
