@@ -1,7 +1,7 @@
 """What lists are ordered by: parts and score row by row, fitted without test users, for every kind of data."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import paml
-from paml.episodes.batches import Loader, SupportBatch
+from paml.episodes.batches import Loader, RowBlock, SupportBatch
 from paml.episodes.histories import WEIGHTS
 from paml.episodes.tasks import Tasks
 from paml.evaluation.blinding import BlindedDataset
@@ -34,6 +34,11 @@ def run(world: paml.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def known(data: paml.Dataset, users: int = 5, shots: int | None = None) -> SupportBatch:
     loader = Loader(data)
     return loader.load_known(next(Tasks.of(data, "test").stored(users, shots)), loader.all_items())
+
+
+def rows_of(block: RowBlock, change: Callable[[torch.Tensor], torch.Tensor]) -> RowBlock:
+    """The rows of a block without contexts, changed."""
+    return RowBlock(change(block.index_BR), None, change(block.y_BR), change(block.mask_BR))
 
 
 def training_rows(data: paml.Dataset) -> Iterator[tuple[int, int, float]]:
@@ -271,6 +276,14 @@ def test_clicks_have_a_choice_part_if_asked_for(click_world: paml.Dataset, tmp_p
     batch = known(click_world)
     x_BS = run.preference.row_weights(batch.support)
     assert torch.equal(x_BS, batch.support.y_BR * batch.support.mask_BR)  # a click counts 1, no click nothing
+    twice = rows_of(batch.support, lambda one: torch.cat([one, one], dim=1))
+    once_BK, few_KK = run.preference.histories(batch.support), run.preference.few_KK
+    assert float(once_BK.max()) == 1
+    for rows in (batch.support, twice):  # an item that was shown twice counts once, as in training
+        assert torch.equal(run.preference.histories(rows), once_BK)
+        for b in range(len(once_BK)):
+            linked_I = run.preference._linked(rows_of(rows, lambda one, b=b: one[b : b + 1]), few_KK)[0]
+            assert torch.allclose(linked_I[run.preference.item_K], once_BK[b] @ few_KK, atol=1e-5)
     user = int(next(Tasks.of(click_world, "test").stored(1)).user_B[0])
     loader = Loader(click_world)
     one = loader.load_known(next(Tasks.of(click_world, "test").stored(1)), loader.all_items())

@@ -151,9 +151,9 @@ class Preference(nn.Module):
         return torch.lerp(weight_L[upper - 1], weight_L[upper], share_BS) * block.mask_BR
 
     def histories(self, block: RowBlock) -> Tensor:
-        """The weights of the covered items for all users, (B, K)."""
+        """The weights of the covered items for all users, (B, K); of an item with several rows the largest."""
         x_BI = block.y_BR.new_zeros(len(block.y_BR), len(self.log_share_I))
-        return x_BI.scatter_add_(1, block.index_BR, self.row_weights(block))[:, self.item_K]
+        return x_BI.scatter_reduce_(1, block.index_BR, self.row_weights(block), "amax")[:, self.item_K]
 
     def links(self, block: RowBlock, index_R: Tensor) -> tuple[Tensor, Tensor]:
         """x_i F_ij and x_i M_ij for the rows i of a single user and some items j, (R, S) each."""
@@ -172,9 +172,9 @@ class Preference(nn.Module):
         """sum_i x_i W_ij over the rows i of each user, for all items j, (B, I)."""
         if len(block.index_BR) > 1:
             return self._spread_out(self.histories(block) @ weight_KK)
-        place_S = self.place_I[block.index_BR[0]]  # few rows of the matrix instead of all
-        x_S = self.row_weights(block)[0] * (place_S >= 0)
-        return self._spread_out((x_S @ weight_KK[place_S]).unsqueeze(0))
+        (x_K,) = self.histories(block)
+        place_S = x_K.nonzero().squeeze(1)  # few rows of the matrix instead of all
+        return self._spread_out((x_K[place_S] @ weight_KK[place_S]).unsqueeze(0))
 
     def log_shares(self, users: Features) -> Tensor:
         """log q: popularity among training users with the same values in their profiles, (B, I)."""
