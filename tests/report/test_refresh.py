@@ -11,7 +11,8 @@ import pytest
 import paml
 from paml.analysis.plan import cell_folder, read_plan
 from paml.analysis.results import read_results
-from paml.report.refresh import FRAMES, refresh
+from paml.report.refresh import FRAMES, gather, refresh
+from report.complete import summarise_again
 
 WITHOUT_ROOT = """
 import sys, types
@@ -37,10 +38,9 @@ def test_a_report_needs_no_torch(ratings: Path, tmp_path: Path) -> None:
     assert read_results(folder).table == read_results(ratings).table
 
 
-@pytest.mark.usefixtures("without_pdf")
-def test_finished_cells_are_gathered_in_the_order_of_the_plan(ratings: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(ratings, tmp_path / "OUT")
-    before = read_results(folder)
+def in_cells(ratings: Path, folder: Path) -> Path:
+    """A copy of the comparison with cells, and without what is gathered from them."""
+    shutil.copytree(ratings, folder)
     for name in FRAMES:
         if (folder / f"{name}.parquet").exists():
             for (method, seed), part in pl.read_parquet(folder / f"{name}.parquet").group_by("method", "seed"):
@@ -48,6 +48,32 @@ def test_finished_cells_are_gathered_in_the_order_of_the_plan(ratings: Path, tmp
                 cell.mkdir(parents=True, exist_ok=True)
                 part.write_parquet(cell / f"{name}.parquet")
             (folder / f"{name}.parquet").unlink()
+    return folder
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_finished_cells_are_gathered_in_the_order_of_the_plan(ratings: Path, tmp_path: Path) -> None:
+    folder = in_cells(ratings, tmp_path / "OUT")
+    before = read_results(folder)
     assert refresh(folder).table == before.table
     rows = pl.read_parquet(folder / "rows.parquet")
     assert rows["method"].unique(maintain_order=True).to_list() == read_plan(folder).names()
+
+
+def test_a_cell_that_is_finished_meanwhile_is_missing(
+    ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are gathered first and the costs last: a cell with costs and without rows would count as finished."""
+    folder = in_cells(ratings, tmp_path / "OUT")
+    late, elsewhere = cell_folder(folder, "paml", 1), tmp_path / "late"
+    late.rename(elsewhere)
+
+    def write(path: Path, table: pl.DataFrame) -> None:
+        table.write_parquet(path)
+        if elsewhere.exists():
+            elsewhere.rename(late)
+
+    monkeypatch.setattr("paml.report.refresh.write_table", write)
+    gather(folder, read_plan(folder))
+    assert late.exists()
+    assert [(cell.method, cell.seed) for cell in summarise_again(folder).missing] == [("paml", 1)]

@@ -24,12 +24,16 @@ def refresh(folder: str | Path) -> Results:
 
 
 def gather(folder: Path, plan: Plan) -> None:
-    """One file of each kind from the finished cells of the plan, in the plan's order."""
-    cells = [cell_folder(folder, name, seed) for name in plan.names() for seed in plan.seeds]
-    if not any(cell.exists() for cell in cells):
+    """One file of each kind from the finished cells of the plan, in the plan's order.
+
+    A cell that is finished meanwhile is in none of them.
+    """
+    planned = [cell_folder(folder, name, seed) for name in plan.names() for seed in plan.seeds]
+    cells = [cell for cell in planned if cell.exists()]
+    if not cells:
         return  # a folder that was copied without its cells keeps what was gathered before
     for frame in FRAMES:
-        files = [cell / f"{frame}.parquet" for cell in cells if (cell / f"{frame}.parquet").exists()]
+        files = [file for cell in cells if (file := cell / f"{frame}.parquet").exists()]
         target = folder / f"{frame}.parquet"
         if not files:
             target.unlink(missing_ok=True)
