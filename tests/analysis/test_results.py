@@ -13,7 +13,7 @@ import pytest
 from paml.analysis import comparisons as statistics, fairness
 from paml.analysis.fairness import GroupGap
 from paml.analysis.plan import read_plan
-from paml.analysis.results import Best, ProfileMean, Results, read_results, write_results
+from paml.analysis.results import Best, ProfileMean, Results, read_failures, read_results, write_results
 from paml.analysis.sentences import judgement, sureness
 from paml.analysis.summarise import summarise_comparison
 from paml.analysis.verdict import costs, verdict
@@ -506,3 +506,12 @@ def test_what_is_said_about_orders(make: Make) -> None:
     assert "Ordered by choice" in alone
     assert "a rate of one's own" not in alone  # there is nothing to compare with
     assert "Ordered by choice" not in text_of(make(target="click", source="taobao", variants=()))
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"method": "paml"}]', "\xff"])
+def test_damaged_failures_are_an_error_with_a_remedy(tmp_path: Path, content: str) -> None:
+    (tmp_path / "failures.json").write_text(content, encoding="latin-1")
+    with pytest.raises(FormatError, match="is not a list of failures") as raised:
+        read_failures(tmp_path)
+    assert raised.value.where == str(tmp_path / "failures.json")
+    assert raised.value.remedy == "remove it: failed cells are then tried again"

@@ -8,13 +8,14 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from paml.analysis.comparisons import Improvement, OverSeeds, Paired, TTest
 from paml.analysis.environment import Environment, read_environments
 from paml.analysis.fairness import GroupGap
 from paml.analysis.plan import AGAIN, FORMAT, Plan
-from paml.files import as_model, read_json, write_text
+from paml.errors import FormatError
+from paml.files import as_model, read_bounded, read_json, write_text
 from paml.settings import Settings
 
 
@@ -294,12 +295,19 @@ def write_results(folder: Path, results: Results) -> None:
     write_text(folder / "costs.json", json.dumps(costs, indent=1, allow_nan=False) + "\n")
 
 
+_CELLS = TypeAdapter(tuple[MissingCell, ...])
+
+
 def read_failures(folder: Path) -> dict[tuple[str, int], str]:
     """Cells that could not be fitted, and why."""
     path = folder / "failures.json"
     if not path.exists():
         return {}
-    cells = [MissingCell.model_validate(cell) for cell in json.loads(path.read_text(encoding="utf-8"))]
+    remedy = "remove it: failed cells are then tried again"
+    try:
+        cells = _CELLS.validate_json(read_bounded(path, remedy))
+    except ValidationError:
+        raise FormatError("is not a list of failures", where=path, remedy=remedy) from None
     return {(cell.method, cell.seed): cell.reason for cell in cells if cell.reason is not None}
 
 
