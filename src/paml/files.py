@@ -222,16 +222,25 @@ def _require_digest(path: Path, digest: str, expected: Listed, remedy: str) -> N
 
 def read_table(path: Path, expected: Listed, columns: Iterable[str], remedy: str) -> pl.DataFrame:
     """Read one of our own Parquet files; a missing, damaged or foreign one is a FormatError."""
-    content = read_listed(path, expected, remedy)
-    try:
-        table = pl.read_parquet(BytesIO(content))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        what = f"cannot be read ({str(error).partition(chr(10))[0]})"
-        raise FormatError(what, where=path, remedy=remedy) from None
+    table = _parquet(BytesIO(read_listed(path, expected, remedy)), path, remedy)
     missing = sorted(set(columns) - set(table.columns))
     if missing:
         raise FormatError(f"has no column '{missing[0]}'", where=path, remedy=remedy)
     return table
+
+
+def read_parquet(path: Path, remedy: str) -> pl.DataFrame:
+    """Read a Parquet file of ours that nothing is recorded of; a missing or damaged one is a FormatError."""
+    with open_regular(path, remedy) as file:
+        return _parquet(file, path, remedy)
+
+
+def _parquet(source: BinaryIO, path: Path, remedy: str) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(source)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        what = f"cannot be read ({str(error).partition(chr(10))[0]})"
+        raise FormatError(what, where=path, remedy=remedy) from None
 
 
 def read_json(path: Path, remedy: str, *, missing: FormatError | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import paml
 from paml.analysis.plan import cell_folder, read_plan
 from paml.analysis.results import read_results
+from paml.errors import FormatError
 from paml.report.refresh import FRAMES, gather, refresh
 from report.complete import summarise_again
 
@@ -19,6 +20,7 @@ import sys, types
 root = types.ModuleType("paml")
 root.__path__ = [sys.argv[1]]
 sys.modules["paml"] = root  # the public names would import all that they stand for
+from paml.errors import FormatError
 from paml.report.refresh import refresh
 slow = {"torch", "scipy", "sklearn", "matplotlib"} & set(sys.modules)
 assert not slow, slow
@@ -77,3 +79,22 @@ def test_a_cell_that_is_finished_meanwhile_is_missing(
     gather(folder, read_plan(folder))
     assert late.exists()
     assert [(cell.method, cell.seed) for cell in summarise_again(folder).missing] == [("paml", 1)]
+
+
+@pytest.mark.parametrize("content", [b"", b"no Parquet"])
+def test_a_damaged_file_of_a_cell_is_named(ratings: Path, tmp_path: Path, content: bytes) -> None:
+    folder = in_cells(ratings, tmp_path / "OUT")
+    cell = cell_folder(folder, "paml", 1)
+    (cell / "cost.parquet").write_bytes(content)
+    with pytest.raises(FormatError, match="cannot be read") as raised:
+        refresh(folder)
+    assert raised.value.where == str(cell / "cost.parquet")
+    assert f"remove the folder {cell} and run" in str(raised.value)
+
+
+def test_damaged_rows_of_a_comparison_without_cells_are_named(ratings: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ratings, tmp_path / "OUT")
+    (folder / "rows.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(FormatError, match="cannot be read") as raised:
+        refresh(folder)
+    assert raised.value.where == str(folder / "rows.parquet")

@@ -12,7 +12,7 @@ from paml.analysis.entries import LEARNED, Table, best_entries, best_in, means, 
 from paml.analysis.environment import read_environments
 from paml.analysis.orders import orders
 from paml.analysis.paper import beside_paper
-from paml.analysis.plan import Entry, MetricFacts, Plan, read_plan
+from paml.analysis.plan import AGAIN, Entry, MetricFacts, Plan, read_plan
 from paml.analysis.quoted import PAPER_BASELINES
 from paml.analysis.rates import rates_of
 from paml.analysis.results import (
@@ -33,6 +33,7 @@ from paml.analysis.results import (
 from paml.analysis.shots import by_shots, scenario, shot_tests, shots
 from paml.analysis.tests import RESAMPLES
 from paml.analysis.verdict import verdict
+from paml.files import read_parquet
 
 BINS = 4
 MAX_PAIRED = 7
@@ -92,7 +93,7 @@ def summarise_comparison(folder: Path, *, resamples: int = RESAMPLES) -> Results
 
 def _frame(path: Path, plan: Plan) -> pl.DataFrame:
     """The planned entries' rows in the order of the tables; no rows where there is no file yet."""
-    frame = pl.read_parquet(path, glob=False) if path.exists() else pl.DataFrame(schema=_KEYS)
+    frame = read_parquet(path, AGAIN) if path.exists() else pl.DataFrame(schema=_KEYS)
     order = {name: k for k, name in enumerate(plan.names())}
     lacking = [metric.name for metric in plan.metrics if metric.name not in frame.columns]
     planned = frame.filter(pl.col("method").is_in(list(order)) & pl.col("seed").is_in(plan.seeds))

@@ -7,7 +7,7 @@ import polars as pl
 from paml.analysis.plan import Plan, cell_folder, read_plan
 from paml.analysis.results import Results, write_results
 from paml.analysis.summarise import summarise_comparison
-from paml.files import write_table
+from paml.files import read_parquet, write_table
 from paml.report import write_report
 
 FRAMES = ("rows", "scenarios", "pooled", "predictions", "embeddings", "history", "cost")
@@ -38,4 +38,10 @@ def gather(folder: Path, plan: Plan) -> None:
         if not files:
             target.unlink(missing_ok=True)
             continue
-        write_table(target, pl.concat([pl.read_parquet(file, glob=False) for file in files], how="diagonal_relaxed"))
+        write_table(target, pl.concat([_read(file) for file in files], how="diagonal_relaxed"))
+
+
+def _read(file: Path) -> pl.DataFrame:
+    """A frame of a cell."""
+    remedy = f"remove the folder {file.parent} and run the same `paml compare` again, which does this cell anew"
+    return read_parquet(file, remedy)

@@ -9,8 +9,9 @@ import polars as pl
 
 from paml.analysis.comparisons import GROUPS, OverSeeds, balanced, by_group, defined, of_method, per_user
 from paml.analysis.format import count
-from paml.analysis.plan import MetricFacts, RateFacts
+from paml.analysis.plan import AGAIN, MetricFacts, RateFacts
 from paml.analysis.results import Results
+from paml.files import read_parquet
 from paml.report.figures import style
 
 FRAMES = ("rows", "embeddings", "history", "predictions")
@@ -72,7 +73,7 @@ class Material:
     def read(cls, folder: Path, results: Results) -> "Material":
         """The frames of a comparison's folder."""
         paths = {name: folder / f"{name}.parquet" for name in FRAMES}
-        frames = {name: pl.read_parquet(path, glob=False) for name, path in paths.items() if path.exists()}
+        frames = {name: read_parquet(path, AGAIN) for name, path in paths.items() if path.exists()}
         failed = {cell.method for cell in results.failed}
         compared = pl.col("seed").is_in(results.seeds) & ~pl.col("method").is_in(failed)
         return cls(results, {name: frame.filter(compared) for name, frame in frames.items()})  # as the tables
