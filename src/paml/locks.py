@@ -37,6 +37,17 @@ def hold(file: Path, what: Path, doing: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def take_turns(file: Path) -> Iterator[None]:
+    """Hold the lock `file` as soon as no other process does."""
+    descriptor = new_and_locked(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)  # as above
+        os.close(descriptor)
+
+
 def new_and_locked(file: Path) -> int:
     """The descriptor of a new file, locked; waits for a process that has made it and is still at work.
 

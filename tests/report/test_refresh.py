@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread
 
 import polars as pl
 import pytest
@@ -12,6 +13,7 @@ import paml
 from paml.analysis.plan import cell_folder, read_plan
 from paml.analysis.results import read_results
 from paml.errors import FormatError
+from paml.report import write_report
 from paml.report.refresh import FRAMES, gather, refresh
 from report.complete import summarise_again
 
@@ -21,6 +23,7 @@ root = types.ModuleType("paml")
 root.__path__ = [sys.argv[1]]
 sys.modules["paml"] = root  # the public names would import all that they stand for
 from paml.errors import FormatError
+from paml.report import write_report
 from paml.report.refresh import refresh
 slow = {"torch", "scipy", "sklearn", "matplotlib"} & set(sys.modules)
 assert not slow, slow
@@ -98,3 +101,44 @@ def test_damaged_rows_of_a_comparison_without_cells_are_named(ratings: Path, tmp
     with pytest.raises(FormatError, match="cannot be read") as raised:
         refresh(folder)
     assert raised.value.where == str(folder / "rows.parquet")
+
+
+def test_reports_at_once_are_written_in_turn(ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, results = shutil.copytree(ratings, tmp_path / "OUT"), read_results(ratings)
+    both, turns = Barrier(2), []
+
+    def write(_: Path) -> None:
+        try:
+            both.wait(timeout=0.5)
+            turns.append("together")
+        except BrokenBarrierError:
+            turns.append("alone")
+
+    monkeypatch.setattr("paml.report.refresh.summarise_comparison", lambda _: results)
+    monkeypatch.setattr("paml.report.refresh.write_report", write)
+    reports = [Thread(target=refresh, args=(folder,)) for _ in range(2)]
+    for report in reports:
+        report.start()
+    for report in reports:
+        report.join()
+    assert turns == ["alone", "alone"]
+    assert not list(folder.glob(".*"))
+
+
+def test_a_folder_without_a_comparison_is_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="is missing"):
+        refresh(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_of_an_earlier_report_are_removed_and_others_half_written_ones_are_not(
+    ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(ratings, tmp_path / "OUT")
+    earlier, half = folder / "tables" / "earlier.txt", folder / "tables" / ".comparison.txt.partial2"
+    earlier.write_text("old")
+    half.write_text("half")
+    monkeypatch.setattr("paml.report.figures.figures", lambda *_: {})
+    write_report(folder)
+    assert not earlier.exists()
+    assert half.exists()

@@ -34,8 +34,8 @@ def write_report(folder: Path) -> Path:
     for name, text in texts.items():
         write_text(folder / "tables" / name, text)
     for old in (folder / "tables").iterdir():
-        if old.name not in texts:
-            old.unlink()  # of an earlier report that had more to show
+        if old.name not in texts and not old.name.startswith("."):
+            old.unlink(missing_ok=True)  # of an earlier report that had more to show
     save_figures(drawn, folder / "figures")
     out = folder / "report.html"
     write_text(out, page(results, tables, drawn, str(folder)))

@@ -8,18 +8,23 @@ from paml.analysis.plan import Plan, cell_folder, read_plan
 from paml.analysis.results import Results, write_results
 from paml.analysis.summarise import summarise_comparison
 from paml.files import read_parquet, write_table
+from paml.locks import take_turns
 from paml.report import write_report
 
 FRAMES = ("rows", "scenarios", "pooled", "predictions", "embeddings", "history", "cost")
+LOCK = ".report.lock"
+"""Not that of a comparison at work: its report may be made meanwhile."""
 
 
 def refresh(folder: str | Path) -> Results:
-    """Gather the finished cells, and write results and report again."""
+    """Gather the finished cells, and write results and report again; two that do so at once take turns."""
     folder = Path(folder)
-    gather(folder, read_plan(folder))
-    results = summarise_comparison(folder)
-    write_results(folder, results)
-    write_report(folder)
+    read_plan(folder)  # before anything is written there
+    with take_turns(folder / LOCK):
+        gather(folder, read_plan(folder))
+        results = summarise_comparison(folder)
+        write_results(folder, results)
+        write_report(folder)
     return results
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from paml.analysis.results import Results
+from paml.files import replacing
 from paml.report.figures import accuracy, behaviour, embeddings, groups, rates, style
 from paml.report.figures.material import Material
 
@@ -182,9 +183,8 @@ def save_figures(drawn: dict[str, Figure], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in drawn.items():
         for suffix, content in (("svg", style.standalone(figure.svg).encode()), ("pdf", figure.pdf)):
-            partial = folder / f".{name}.{suffix}.partial"
-            partial.write_bytes(content)
-            partial.replace(folder / f"{name}.{suffix}")
+            with replacing(folder / f"{name}.{suffix}") as file:
+                file.write(content)
     for name in FIGURES:
         if name not in drawn:
             (folder / f"{name}.svg").unlink(missing_ok=True)
