@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import paml
-from paml.data.schema import liked_level
+from paml.data.schema import Target, liked_level
 from paml.episodes.tasks import Known, Tasks
 from paml.evaluation import ranking
 from paml.evaluation.ranking import Lists, rank_users
@@ -146,6 +146,16 @@ def test_liked_level(data):
     assert liked_level(target) == 4.0
     assert liked_level(target.model_copy(update={"low": 1.0, "high": 10.0})) == 8.0
     assert liked_level(target.model_copy(update={"low": 0.5, "high": 5.0, "step": 0.5})) == 4.0
+
+
+def test_a_level_may_be_written_with_fewer_digits() -> None:
+    sevenths = Target(kind="rating", low=0, high=1, step=1 / 7)
+    assert ranking.relevant_level(sevenths, 0.857143) == ranking.relevant_level(sevenths) == 6 * sevenths.step
+    tenths = Target(kind="rating", low=0, high=5, step=0.1)
+    assert ranking.relevant_level(tenths, 3.8) == ranking.relevant_level(tenths) == 3.8000000000000003
+    assert ranking.relevant_level(tenths, 3.85) == 3.85  # between two levels: all from the next one on
+    wide = Target(kind="rating", low=1_000_000, high=1_000_100, step=1)
+    assert ranking.relevant_level(wide, 1_000_075) == ranking.relevant_level(wide) == 1_000_075
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_the_liked_level_decides_what_is_relevant(data: paml.Dataset) -> None:
     assert (high.relevant_U <= usual.relevant_U).all()
     for wrong in (target.low, target.high + 1):
         with pytest.raises(SettingsError, match=f"liked is {wrong:g}; expected a value of the scale"):
-            ranking.check_liked(target, wrong)
+            ranking.relevant_level(target, wrong)
 
 
 def test_ranking_runs_without_the_items_of_query_rows(data: paml.Dataset) -> None:

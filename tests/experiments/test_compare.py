@@ -33,8 +33,9 @@ from paml.evaluation.scenarios import SAMPLE
 from paml.evaluation.scoring import evaluate_ensemble, predict_rows
 from paml.experiments.compare import ABLATION
 from paml.experiments.environment import record_environment
-from paml.experiments.plan import variant, with_facts
+from paml.experiments.plan import open_comparison, variant, with_facts
 from paml.report.refresh import refresh
+from report.comparison import write_comparison
 
 QUICK = {"epochs": 1, "ensemble_size": 1, "hidden": (8,), "embedding_size": 4, "item_embedding": 4}
 SIMPLE = ("training_mean", "bias")
@@ -352,6 +353,15 @@ def test_an_entry_that_only_ranks_is_compared_by_its_lists(
     alone = quick_compare(world, tmp_path / "alone", methods=(), baselines=["popular"], seeds=1)
     assert alone.best.baseline is None
     assert "there is no method that ranks" in " ".join(alone.verdict)
+
+
+@pytest.mark.parametrize(("begun", "again"), [(3.8, 3.8000000000000003), (0.857142857143, 6 / 7)])
+def test_a_level_of_liked_items_is_the_same_however_it_was_written(tmp_path: Path, begun: float, again: float) -> None:
+    plan = read_plan(write_comparison(tmp_path / "made", methods=["paml"], variants=(), baselines=["bias"], users=6))
+    open_comparison(tmp_path / "OUT", plan.model_copy(update={"liked": begun}))
+    open_comparison(tmp_path / "OUT", plan.model_copy(update={"liked": again}))
+    with pytest.raises(SettingsError, match="another level of liked items"):
+        open_comparison(tmp_path / "OUT", plan.model_copy(update={"liked": 4.0}))
 
 
 def test_whoever_reads_items_of_query_rows_is_stopped(

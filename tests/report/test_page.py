@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from paml.analysis.results import MissingCell, read_results
+from paml.data.schema import Target
 from paml.errors import FormatError
+from paml.evaluation.ranking import relevant_level
 from paml.report import write_report
 from paml.report.figures import figures
 from paml.report.glossary import glossary
@@ -88,6 +90,17 @@ def test_verdict_comes_first_then_tables_then_figures(ratings: Path) -> None:
     assert "paml compare data" in text
     assert f"paml report {ratings}" in text
     assert (ratings / "tables" / "comparison.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step"), [(1, 5, 1), (0, 5, 0.1), (0, 1, 1 / 7), (-10, 10, 0.01), (1_000_000, 1_000_100, 1)]
+)
+def test_the_command_repeats_the_level_of_liked_items(ratings: Path, low: float, high: float, step: float) -> None:
+    results, target = read_results(ratings), Target(kind="rating", low=low, high=high, step=step)
+    level = relevant_level(target)
+    changed = results.model_copy(update={"plan": results.plan.model_copy(update={"liked": level})})
+    printed = re.findall(r"--liked (\S+)", page(changed, [], {}))
+    assert [relevant_level(target, float(text)) for text in printed] == [level]
 
 
 def test_words_are_explained(ratings: Path, clicks: Path) -> None:

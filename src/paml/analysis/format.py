@@ -48,6 +48,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     return number(value, max(digits - 1 - size, 0))
 
 
+def exact(value: float) -> str:
+    """A level of a scale with all of its digits, and none of binary fractions: 3.8, 0.857142857143."""
+    return f"{value:.12g}"
+
+
 def precise(value: float | None, places: int) -> str:
     """At least so many decimal places, and at least two significant digits."""
     if value is None or value == 0 or abs(value) >= 10 ** (1 - places):

@@ -61,6 +61,7 @@ def render_training(console: Console, run: Run) -> None:
 
 def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     """All, major and minor users side by side: errors on query rows, then the lists of all items."""
+    from paml.analysis.format import exact
     from paml.evaluation.metrics import METRIC_REGISTRY, Metric
 
     values = {
@@ -73,7 +74,7 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
     console.print(_by_group(title, {name: value for name, value in values.items() if name not in lists}))
     p_value = result["p_value"]
     console.print(f"p-value, major against minor: {'undefined' if p_value is None else f'{p_value:.3f}'}")
-    relevant = "what was chosen" if result["liked"] == 1 and not rows else f"{result['liked']:g} or higher"
+    relevant = "what was chosen" if result["liked"] == 1 and not rows else f"{exact(result['liked'])} or higher"
     title = f"What a user would be shown, of all items (relevant: {relevant})"
     console.print(_by_group(title, {name: values[name] for name in lists}))
     by = result["ordered_by"]

@@ -196,6 +196,11 @@ def liked_level(target: Target) -> float:
     return next(level for level in target.levels if level >= target.low + 0.75 * (target.high - target.low) - 1e-9)
 
 
+def near_level(target: Target, value: float) -> float:
+    """The level that a value is hardly off, as if it was written with fewer digits; else the value itself."""
+    return next((level for level in target.levels if abs(value - level) < ON_SCALE * target.step), value)
+
+
 class Schema(Settings):
     """Fields of users, of items, of the interaction's context, and the target."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.data.schema import Target, liked_level
+from paml.data.schema import Target, liked_level, near_level
 from paml.episodes import ragged
 from paml.episodes.tasks import Block, Known, Tasks
 from paml.errors import SettingsError
@@ -76,11 +76,18 @@ class Lists:
         )
 
 
-def check_liked(target: Target, liked: float | None) -> None:
-    """Raise a SettingsError unless a level of relevant items lies on the scale, above its lowest value."""
-    if liked is not None and not target.low < liked <= target.high:
+def relevant_level(target: Target, liked: float | None = None) -> float:
+    """The lowest relevant target: the one that is given, or `liked_level`.
+
+    A SettingsError unless it lies on the scale, above its lowest value.
+    """
+    if liked is None:
+        return liked_level(target)
+    level = near_level(target, liked)
+    if not target.low < level <= target.high:
         scale = f"above {target.low:g} and at most {target.high:g}"
         raise SettingsError(f"liked is {liked:g}", remedy=f"expected a value of the scale, {scale}")
+    return level
 
 
 def users_at_once(items: int) -> int:
@@ -111,7 +118,7 @@ def rank_by_all(
     `whole` are the lists of the same users given their whole support sets: those of users with no more than `shots`
     support rows are taken from there.
     """
-    items, liked = data.manifest.items, liked_level(data.schema.target) if liked is None else liked
+    items, liked = data.manifest.items, relevant_level(data.schema.target, liked)
     item_N, target_N = data.array("item"), data.array("target")
     found = {name: _no_lists(len(tasks)) if whole is None else deepcopy(whole[name]) for name in orders.names}
     for batch in tasks.stored(users_at_once(items), shots, shortened=whole is not None):

@@ -7,12 +7,11 @@ import numpy as np
 import polars as pl
 
 from paml.data.dataset import Dataset
-from paml.data.schema import liked_level
 from paml.episodes.tasks import Split, Tasks
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
-from paml.evaluation.ranking import Lists, check_liked, rank_by_all
+from paml.evaluation.ranking import Lists, rank_by_all, relevant_level
 from paml.evaluation.scoring import list_columns, summarise
 from paml.experiments.orders import orders_of
 from paml.files import write_table
@@ -39,9 +38,9 @@ def evaluate(
     """
     run = run if isinstance(run, Run) else Run.load(run)
     opened = run.data(None if data is None else Dataset.of(data).path)
-    check_liked(opened.schema.target, liked)
+    level = relevant_level(opened.schema.target, liked)
     items = ItemFacts.of(opened)
-    rows, lists = scored_rows(run, opened, split, items, liked)
+    rows, lists = scored_rows(run, opened, split, items, level)
     usual = next(iter(lists))
     write_table(run.path / "rows.parquet", rows)
     settings = run.settings
@@ -52,7 +51,7 @@ def evaluate(
         "seed": settings.seed,
         "split": split,
         "fingerprint": settings.fingerprint,
-        "liked": liked_level(opened.schema.target) if liked is None else liked,
+        "liked": level,
         **summarise(rows),
         **_exposure(opened.schema.target.kind, rows["group"], lists[usual], items),
         "ordered_by": usual,

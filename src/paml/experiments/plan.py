@@ -3,6 +3,7 @@
 Every mistake is found before the first cell is begun.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -23,10 +24,9 @@ from paml.analysis.plan import (
 from paml.analysis.results import read_failures
 from paml.baselines.registry import baselines_for, find_baseline, rankers_for
 from paml.data.dataset import Dataset
-from paml.data.schema import liked_level
 from paml.errors import SettingsError, nearest
 from paml.evaluation.metrics import METRIC_REGISTRY, AnyMetric, exposure_metrics, metrics_for, row_metrics
-from paml.evaluation.ranking import check_liked
+from paml.evaluation.ranking import relevant_level
 from paml.locks import NAME as LOCK
 from paml.methods.registry import find_method, methods_of
 from paml.settings import build, parse_assignments, require_same, written
@@ -95,7 +95,7 @@ def make_plan(
 ) -> Plan:
     """The plan of a comparison, checked."""
     _check(data, entries, seeds, recipe, group_by, settings)
-    check_liked(data.schema.target, liked)
+    level = relevant_level(data.schema.target, liked)
     kind = data.schema.target.kind
     usual = recipe_for(data, recipe, "reg_paml", settings)
     return Plan(
@@ -108,7 +108,7 @@ def make_plan(
         seeds=tuple(range(seeds)),
         same_split=same_split or not data.manifest.protocol.can_be_split_again,
         group_by=group_by,
-        liked=liked_level(data.schema.target) if liked is None else liked,
+        liked=level,
         entries=in_order([with_facts(entry, recipe, settings, data.manifest.source.name, kind) for entry in entries]),
         metrics=metric_facts(kind),
         pooled=pooled_facts(kind),
@@ -258,7 +258,7 @@ def _continued(found: Plan, plan: Plan, folder: Path) -> Plan:
         (found.recipe_digest == plan.recipe_digest, _other_recipe(found.recipe, plan.recipe)),
         (found.same_split == plan.same_split, "other splits"),
         (found.metrics == plan.metrics, "other metrics"),
-        (found.liked == plan.liked, "another level of liked items"),
+        (math.isclose(found.liked, plan.liked), "another level of liked items"),
     ):
         if not same:
             raise SettingsError(f"was begun with {what}", where=folder, remedy="choose another folder", argument="out")

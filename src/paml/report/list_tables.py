@@ -1,6 +1,6 @@
 """Tables of what a user would be shown: how good the lists of all items are, what they hold, and few known ratings."""
 
-from paml.analysis.format import NOTHING, interval, number, spread
+from paml.analysis.format import NOTHING, exact, interval, number, spread
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results, ShotTest
 from paml.analysis.verdict import undefined
@@ -48,8 +48,8 @@ def lists(results: Results) -> Table:
 def _notes(results: Results) -> str:
     """What was ranked, what counts, and where the deviations are."""
     liked, noun = results.plan.liked, results.plan.data.known
-    strong = "" if liked <= 1 else f" with a strength of {liked:g} or more"
-    counts = {"rating": f"rated {liked:g} or higher", "choice": f"chose{strong}"}.get(noun, "clicked")
+    strong = "" if liked <= 1 else f" with a strength of {exact(liked)} or more"
+    counts = {"rating": f"rated {exact(liked)} or higher", "choice": f"chose{strong}"}.get(noun, "clicked")
     share = "Liked of rated: the share of relevant items among those of the first ten that are query rows."
     said = [
         f"All {results.plan.data.items:,} items but the user's own support rows are ranked. Relevant: items of query "

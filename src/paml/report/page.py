@@ -8,7 +8,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 
-from paml.analysis.format import count, listing
+from paml.analysis.format import count, exact, listing
 from paml.analysis.plan import Plan
 from paml.analysis.results import Results
 from paml.analysis.verdict import costs
@@ -199,7 +199,7 @@ def _commands(plan: Plan, folder: str) -> list[str]:
         ["--recipe", plan.recipe, "--seeds", str(len(plan.seeds))],
         ["--same-split"] if plan.same_split else [],
         ["--group-by", plan.group_by] if plan.group_by else [],
-        ["--liked", f"{plan.liked:g}"] if plan.data.target != "click" else [],
+        ["--liked", exact(plan.liked)] if plan.data.target != "click" else [],
         ["--out", folder],
     ]
     return [" \\\n    ".join(shlex.join(part) for part in parts if part), shlex.join(["paml", "report", folder])]
