@@ -18,6 +18,7 @@ from paml.analysis.sentences import judgement, sureness
 from paml.analysis.summarise import summarise_comparison
 from paml.analysis.verdict import costs, verdict
 from paml.errors import FormatError
+from paml.report.paired_tables import paired, paired_lists
 from report.comparison import (
     BASELINES,
     METHODS,
@@ -515,3 +516,16 @@ def test_damaged_failures_are_an_error_with_a_remedy(tmp_path: Path, content: st
         read_failures(tmp_path)
     assert raised.value.where == str(tmp_path / "failures.json")
     assert raised.value.remedy == "remove it: failed cells are then tried again"
+
+
+def test_without_baselines_the_other_is_called_what_it_is(make: Make) -> None:
+    wishes: dict[str, Any] = {"effect": 0.0, "variants": (), "methods": ["melu", "paml"], "seed": 1}
+    alone, usual = make(baselines=[], **wishes), make(baselines=["bias"], **wishes)
+    assert [line.reference for line in alone.paired["mse"]] == ["melu"]
+    assert "from the best of the paper's baselines, MeLU." in text_of(alone)
+    assert "from the best baseline, item + user bias." in text_of(usual)
+    for table, ranks in ((paired, ""), (paired_lists, " that ranks")):
+        assert table(alone).title.endswith(" against the best of the paper's baselines")
+        assert "the best of the paper's, which are methods here, by the same metric: by" in table(alone).note
+        assert table(usual).title.endswith(f" against the best baseline{ranks}")
+        assert "The baseline is the best by the same metric: by" in table(usual).note

@@ -9,7 +9,7 @@ from paml.analysis.comparisons import SIGNIFICANT, Paired, improves
 from paml.analysis.entries import LEARNED
 from paml.analysis.fairness import MARGIN, GroupGap
 from paml.analysis.format import count, interval, listing, number, p_words, percent, signed, spread, upper
-from paml.analysis.plan import MetricFacts
+from paml.analysis.plan import MetricFacts, Plan
 from paml.analysis.results import Best, Groups, Results
 
 Sureness = Literal["sure", "seeds disagree", "not significant", "unknown"]
@@ -53,6 +53,11 @@ def leader(results: Results, best: Best, metric: MetricFacts) -> str | None:
     assert own is not None  # the best entries are those that have one
     assert other is not None
     return method if improves(metric.better, own - other) else baseline
+
+
+def compared_with(plan: Plan) -> str:
+    """What paired tests compare methods with: where there is no baseline, a method that is one in the paper."""
+    return "the best baseline" if plan.names("baseline") else "the best of the paper's baselines"
 
 
 def difference(results: Results, metric: MetricFacts, method: str, subject: str, against: str) -> str:

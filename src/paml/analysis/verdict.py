@@ -9,7 +9,7 @@ from paml.analysis.list_verdict import about_lists
 from paml.analysis.plan import About
 from paml.analysis.rates import not_personal
 from paml.analysis.results import Results
-from paml.analysis.sentences import beats_from, difference, group_gap, leader, sureness, value
+from paml.analysis.sentences import beats_from, compared_with, difference, group_gap, leader, sureness, value
 
 
 def verdict(results: Results) -> list[str]:
@@ -85,11 +85,11 @@ def _nothing_sure(results: Results) -> list[str]:
     found = {sureness(line) for line in lines}
     if not lines or "sure" in found:
         return []
-    baseline = results.plan.labels[lines[0].reference]
+    against = f"{compared_with(results.plan)}, {results.plan.labels[lines[0].reference]}"
     if found == {"unknown"}:
-        return [f"Whether any method differs from the best baseline, {baseline}, cannot be tested."]
+        return [f"Whether any method differs from {against}, cannot be tested."]
     how = "surely" if "seeds disagree" in found else "significantly"
-    return [f"No method differs {how} from the best baseline, {baseline}."]
+    return [f"No method differs {how} from {against}."]
 
 
 def _losers(results: Results) -> list[str]:

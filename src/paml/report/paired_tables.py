@@ -6,19 +6,20 @@ from paml.analysis.comparisons import Paired, improves
 from paml.analysis.format import NOTHING, count, interval, listing, number, p_value, precise, precise_interval
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Results
-from paml.analysis.sentences import sureness
+from paml.analysis.sentences import compared_with, sureness
 from paml.report.render import Table
 
 
 def paired(results: Results) -> Table:
     """Methods and variants against the best baseline of each metric of query rows, user by user."""
-    title = "Paired tests against the best baseline"
+    title = f"Paired tests against {compared_with(results.plan)}"
     return _paired(results, "paired", title, results.plan.about("rows"))
 
 
 def paired_lists(results: Results) -> Table:
     """The same for lists of all items, with one p-value: there are more metrics, and the table must fit."""
-    title = "Paired tests of lists against the best baseline that ranks"
+    ranks = " that ranks" if results.plan.names("baseline") else ""
+    title = f"Paired tests of lists against {compared_with(results.plan)}{ranks}"
     return _paired(results, "paired_lists", title, results.plan.about("list"), brief=True)
 
 
@@ -47,9 +48,10 @@ def _paired(results: Results, name: str, title: str, metrics: Sequence[MetricFac
             for line in lines
         ]
     best = "; ".join(f"by {listing(metrics)}, {baseline}" for baseline, metrics in against.items())
+    papers = "" if results.plan.names("baseline") else " of the paper's, which are methods here,"
     note = (
-        "Method − baseline for each user, averaged over a seed's users, then over seeds. The baseline is the best by "
-        f"the same metric: {best}. 95 %: bootstrap over users, each with the rows of all seeds. "
+        "Method − baseline for each user, averaged over a seed's users, then over seeds. The baseline is the best"
+        f"{papers} by the same metric: {best}. 95 %: bootstrap over users, each with the rows of all seeds. "
         "Surely: p (Holm) < 0.05, and all seeds have the same sign."
     )
     tests = ("p (Holm)",) if brief else ("p (t)", "p (Wilcoxon)", "p (Holm)")
