@@ -163,8 +163,11 @@ def test_violins_and_boxes_of_both_groups(ratings: Path) -> None:
         assert ends[0] >= users.filter(pl.col("method") == "paml")["mse"].max()
 
 
-def test_captions_name_the_papers_figures() -> None:
-    text = {name: kind.caption for name, kind in FIGURES.items() if isinstance(kind.caption, str)}
+def test_captions_name_the_papers_figures(ratings: Path) -> None:
+    material = Material.read(ratings, read_results(ratings))
+    captions = {name: kind.caption for name, kind in FIGURES.items()}
+    text = {name: found if isinstance(found, str) else found(material) for name, found in captions.items()}
+    assert not any("The value is 0" in caption for caption in text.values())
     assert "Fig. 9" in text["violins"]
     assert "Fig. 9" in text["violins_enlarged"]
     assert "Fig. 10" in text["group_boxes"]
@@ -388,6 +391,26 @@ def test_values_that_do_not_vary(tmp_path: Path) -> None:
     drawn = figures(folder, summarise_again(folder))
     assert {"comparison", "boxes"} <= set(drawn)
     assert not {"rates", "embeddings", "violins"} & set(drawn)
+
+
+@pytest.mark.usefixtures("without_pdf")
+@pytest.mark.parametrize(
+    ("zeros", "enlarged"), [(0.5, {"boxes", "group_boxes", "violins"}), (0.8, {"violins"}), (0.98, set())]
+)
+def test_where_most_users_have_0_empty_figures_are_left_out(tmp_path: Path, zeros: float, enlarged: set[str]) -> None:
+    """As nDCG@10 of a large catalogue: from three quarters of zeros on, all whiskers have no length."""
+    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"], users=600)
+    place = pl.col("user").str.tail(4).cast(pl.Int64) * 0.618034 % 1
+    rows = pl.read_parquet(folder / "rows.parquet").with_columns(mse=pl.when(place >= zeros).then("mse").otherwise(0.0))
+    rows.write_parquet(folder / "rows.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = figures(folder, summarise_again(folder))
+    whole = {"boxes", "group_boxes", "violins"}
+    assert {name for name in whole if f"{name}_enlarged" in drawn} == enlarged
+    assert all(f"The value is 0 for {zeros:.0%}".replace("%", " %") in drawn[name].caption for name in whole)
+    medians = drawn["boxes"].svg.count("stroke: var(--paper, #fff)")
+    assert medians == (2 if zeros < 0.75 else 0)  # a box without width has a median in ink
 
 
 def test_figures_that_are_gone_are_removed(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def _few(caption: str) -> Callable[[Material], str]:
     return lambda material: caption + material.beyond_few(material.present())
 
 
+def _zeros(caption: str) -> Callable[[Material], str]:
+    """A caption that also says how many users have 0, where they are many."""
+    return lambda material: caption + accuracy.zeros(material)
+
+
 _BOX = "Box: quartiles and median; whiskers: the last user within 1.5 boxes"
 _GROUPS = "major users in grey, minor users in colour"
 _VIOLINS = f"Distribution over users of the best baseline, the methods and all variants, {_GROUPS}, medians as strokes"
@@ -60,11 +65,11 @@ FIGURES: dict[str, _Kind] = {
     ),
     "boxes": _Kind(
         "Users' errors, all users",
-        f"{_BOX}; dots: the users beyond. As the paper's Figs. 5b and 6b (of clicks: 3b).",
+        _zeros(f"{_BOX}; dots: the users beyond. As the paper's Figs. 5b and 6b (of clicks: 3b)."),
         accuracy.boxes,
     ),
     "violins": _Kind(
-        "Errors of major and minor users, all users", f"{_VIOLINS}. As the paper's Fig. 9a.", groups.violins
+        "Errors of major and minor users, all users", _zeros(f"{_VIOLINS}. As the paper's Fig. 9a."), groups.violins
     ),
     "violins_enlarged": _Kind(
         "Errors of major and minor users, enlarged",
@@ -73,7 +78,9 @@ FIGURES: dict[str, _Kind] = {
     ),
     "group_boxes": _Kind(
         "Methods by group, all users",
-        f"{_BOX}; dots: the users beyond; {_GROUPS}. The best baseline and the methods, as the paper's Fig. 10a.",
+        _zeros(
+            f"{_BOX}; dots: the users beyond; {_GROUPS}. The best baseline and the methods, as the paper's Fig. 10a."
+        ),
         groups.group_boxes,
     ),
     "group_boxes_enlarged": _Kind(

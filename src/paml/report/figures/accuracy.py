@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
 from paml.analysis.comparisons import OverSeeds
-from paml.analysis.format import count
+from paml.analysis.format import count, percent
 from paml.analysis.plan import MetricFacts
 from paml.analysis.results import Pooled
 from paml.analysis.tests import mean_interval
@@ -64,7 +64,7 @@ def boxes(material: Material) -> Canvas | None:
 
 
 def boxes_enlarged(material: Material) -> Canvas | None:
-    """The same, up to the whiskers."""
+    """The same, up to the whiskers; None where these have no length, because most users have the same value."""
     return _boxes(material, whole=False)
 
 
@@ -79,9 +79,21 @@ def _boxes(material: Material, whole: bool) -> Canvas | None:
     reach = [
         box(axes, k, entry.label, entry.colour, value_U, whole) for k, (entry, value_U) in enumerate(users.items())
     ]
+    if not whole and all(low == high for low, high in reach):
+        return None
     fit(axes, [edge for pair in reach for edge in pair])
     axes.set_xlabel(f"a user's {material.unit}")
     return figure
+
+
+def zeros(material: Material) -> str:
+    """How many users have 0, as the end of a caption; empty unless they are half of an entry's."""
+    users = [value_U for entry in material.present() if len(value_U := material.per_user(entry))]
+    shares = sorted(float((value_U == 0).mean()) for value_U in users)
+    if not shares or shares[-1] < 0.5:
+        return ""
+    least, most = percent(shares[0], 0), percent(shares[-1], 0)
+    return f" The value is 0 for {least if least == most else f'{least} to {most}'} of the users, by entry."
 
 
 def box(
@@ -104,7 +116,8 @@ def box(
     body = Rectangle((first, y - half), third - first, 2 * half, facecolor=colour, edgecolor="none", alpha=alpha)
     axes.add_patch(body)
     style.mark(body, f"{meaning}: median {median:.4f}, quartiles {first:.4f} and {third:.4f}, {len(value_U)} users")
-    axes.plot([median, median], [y - half, y + half], color=PAPER, linewidth=1.6, solid_capstyle="butt")
+    stroke = PAPER if third > first else INK  # on the box, or in place of one without width
+    axes.plot([median, median], [y - half, y + half], color=stroke, linewidth=1.6, solid_capstyle="butt")
     if not whole:
         return low, high
     beyond_U = value_U[(value_U < low) | (value_U > high)]

@@ -21,7 +21,7 @@ def violins(material: Material) -> Canvas | None:
 
 
 def violins_enlarged(material: Material) -> Canvas | None:
-    """The same without the longest tails."""
+    """The same without the longest tails; None where these are all that there is, because most users have 0."""
     return _violins(material, whole=False)
 
 
@@ -32,14 +32,16 @@ def _violins(material: Material, whole: bool) -> Canvas | None:
     groups = {entry: pair for entry, pair in groups.items() if all(len(set(part)) > 2 for part in pair)}
     if not groups:
         return None
+    parts = [part for pair in groups.values() for part in pair]
+    limit = max(float(part.max() if whole else np.quantile(part, _ENLARGED)) for part in parts)
+    low = min(0.0, *(float(part.min()) for part in parts))
+    if limit <= low:
+        return None
     row = 1.8 * style.ROW
     figure = style.canvas(0.36 + row * len(groups) + 0.5)
     axes = style.panel(figure, style.LABELS, 0.36, style.WIDTH - style.LABELS - 0.2, row * len(groups))
     style.as_rows(axes, len(groups))
     style.separators(axes, [entry.kind for entry in groups])
-    parts = [part for pair in groups.values() for part in pair]
-    limit = max(float(part.max() if whole else np.quantile(part, _ENLARGED)) for part in parts)
-    low = min(0.0, *(float(part.min()) for part in parts))
     x_G = np.linspace(low, limit, _GRID)
     for k, (entry, pair) in enumerate(groups.items()):
         style.name_row(axes, k, entry.label)
@@ -63,7 +65,7 @@ def group_boxes(material: Material) -> Canvas | None:
 
 
 def group_boxes_enlarged(material: Material) -> Canvas | None:
-    """The same, up to the whiskers."""
+    """The same, up to the whiskers; None where these have no length."""
     return _group_boxes(material, whole=False)
 
 
@@ -79,14 +81,16 @@ def _group_boxes(material: Material, whole: bool) -> Canvas | None:
     axes = style.panel(figure, style.LABELS, 0.36, style.WIDTH - style.LABELS - 0.2, row * len(groups))
     style.as_rows(axes, len(groups))
     style.separators(axes, [entry.kind for entry in groups])
-    edges: list[float] = []
+    reach: list[tuple[float, float]] = []
     for k, (entry, pair) in enumerate(groups.items()):
         style.name_row(axes, k, entry.label)
         for value_U, side, group in zip(pair, (-1, 1), ("major", "minor"), strict=True):
             colour, alpha = (INK, 0.45) if group == "major" else (entry.colour, 0.85)
             meaning = f"{entry.label}, {group} users"
-            edges += box(axes, k + side * 0.21, meaning, colour, value_U, whole, 0.17, alpha)
-    fit(axes, edges)
+            reach.append(box(axes, k + side * 0.21, meaning, colour, value_U, whole, 0.17, alpha))
+    if not whole and all(low == high for low, high in reach):
+        return None
+    fit(axes, [edge for pair in reach for edge in pair])
     axes.set_xlabel(f"a user's {material.unit}")
     style.group_key(axes, 0.45)
     return figure
