@@ -311,7 +311,8 @@ def test_unknown_forms_are_refused(make: Make) -> None:
 def test_words() -> None:
     assert (count(1, "user"), count(2, "user"), count(1200, "user")) == ("1 user", "2 users", "1,200 users")
     assert (number(-0.0001), number(-1.5), number(None)) == ("0.000", "−1.500", NOTHING)
-    shown = {None: NOTHING, 1234.5: "1,234", 40.5: "40.5", 1.5: "1.5", 0.02: "0.02", 0.00001: "0.00001"}
+    shown = {None: NOTHING, 1234.5: "1,234", 40.5: "40.5", 1.5: "1.5", 0.02: "0.02", 0.0: "0", 0.00001: "0.00001"}
+    shown |= {2.5e-6: "0.0000025", 5e-7: "5.00e−7"}
     assert {value: amount(value) for value in shown} == shown
     small = {
         None: NOTHING,

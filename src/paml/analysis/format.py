@@ -29,13 +29,13 @@ def spread(mean: float | None, deviation: float | None, places: int = 3) -> str:
 
 
 def amount(value: float | None) -> str:
-    """About three significant digits: seconds, milliseconds, megabytes."""
+    """About three significant digits, however small: seconds, milliseconds, megabytes, bounds."""
     if value is None:
         return NOTHING
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    text = f"{value:.3g}"
-    return f"{value:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+    text, small = f"{value:.3g}", significant(value)
+    return text if "e" not in text else small if "e" in small else small.rstrip("0")
 
 
 def significant(value: float | None, digits: int = 3) -> str:
