@@ -7,11 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paml.analysis.results import MissingCell, read_results
 from paml.data.schema import Target
 from paml.errors import FormatError
+from paml.evaluation.metrics import reweighted
 from paml.evaluation.ranking import relevant_level
 from paml.report import write_report
 from paml.report.figures import figures
@@ -119,6 +121,12 @@ def test_words_are_explained(ratings: Path, clicks: Path) -> None:
     } <= set(words)
     assert not {"NEL", "AUC", "prior variance"} & set(words)
     assert {"NEL", "AUC"} <= set(glossary(read_results(clicks)))
+
+
+def test_nel_is_explained_as_it_is_computed(clicks: Path) -> None:
+    assert "p′ = 0.9 p / (0.9 p + 0.1 (1 − p))" in glossary(read_results(clicks))["NEL"]
+    p_N = np.array([0.1, 0.4, 0.8])
+    assert np.allclose(reweighted(p_N), 0.9 * p_N / (0.9 * p_N + 0.1 * (1 - p_N)))
 
 
 def test_the_papers_clicks_have_a_note_and_no_table(clicks: Path, ratings: Path) -> None:

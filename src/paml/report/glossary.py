@@ -50,8 +50,9 @@ _METRICS = {
     ),
     "nel": (
         "NEL",
-        "Weighted negative entropy loss of clicks: the mean of −w log p(label), with w = 0.9 for clicked and 0.1 for "
-        "other rows.",
+        "Weighted negative entropy loss of clicks: the mean of −w log p′(label), with w = 0.9 for clicked and 0.1 for "
+        "other rows, and p′ = 0.9 p / (0.9 p + 0.1 (1 − p)) for a predicted chance p. Right chances have the lowest "
+        "loss; without p′, too high ones would have it.",
     ),
     "ndcg10": (
         "nDCG@10, catalogue",
