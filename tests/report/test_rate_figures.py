@@ -12,7 +12,7 @@ from paml.analysis.results import read_results
 from paml.report.figures import figures, style
 from paml.report.figures.groups import kernel_density
 from paml.report.figures.material import Material
-from paml.report.figures.rates import bounded_density, rates_common
+from paml.report.figures.rates import bounded_density, rates, rates_common
 from report.comparison import TRUTH, write_comparison
 from report.complete import complete, summarise_again
 from report.drawn import labels, meanings
@@ -50,6 +50,22 @@ def test_all_users_on_a_common_axis(ratings: Path) -> None:
     ticks = re.findall(r">([\d.]+)</text>", text)
     assert len(ticks) == len(set(ticks))  # one axis for all panels
     assert "0" in ticks
+
+
+@pytest.mark.parametrize("span", [1e-2, 5e-5, 1e-6])
+def test_ticks_of_a_narrow_axis_differ(ratings: Path, span: float) -> None:
+    material = Material.read(ratings, read_results(ratings))
+    near = 0.1 - span * (1 - pl.col("rate") / pl.col("rate").max())
+    narrow = Material(material.results, {"rows": material.frame("rows").with_columns(rate=near)})
+    with style.drawing():
+        canvas = rates(narrow)
+        assert canvas is not None
+        for axes in canvas.axes:
+            low, high = axes.get_xlim()
+            place_T = [place for place in axes.get_xticks() if low <= place <= high]
+            shown = [axes.xaxis.get_major_formatter()(place) for place in place_T]
+            assert [float(text) for text in shown] == pytest.approx(place_T, abs=span / 1000)
+            assert len(set(shown)) == len(shown) >= 2
 
 
 def with_rates(folder: Path, change: pl.Expr) -> Material:

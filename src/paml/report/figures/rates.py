@@ -176,8 +176,15 @@ def _densities(
     axes.set_xlim(x_G[0], x_G[-1])
     axes.set_ylim(0, None)
     axes.set_yticks([])
-    axes.locator_params(axis="x", nbins=4 if shares else 5)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
+    digits = _digits(float(x_G[0]), float(x_G[-1]))
+    axes.locator_params(axis="x", nbins=3 if digits > 4 else 4 if shares else 5)  # long numbers need room
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value, digits)))
+
+
+def _digits(low: float, high: float) -> int:
+    """As many as tell numbers apart that are a tenth of an axis apart, and at least three."""
+    largest = max(abs(low), abs(high))
+    return max(3, int(np.floor(np.log10(largest)) - np.floor(np.log10((high - low) / 10))) + 1)
 
 
 def bounded_density(rate_N: np.ndarray, x_G: np.ndarray, bound: float | None) -> np.ndarray:
