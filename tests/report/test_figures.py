@@ -371,6 +371,15 @@ def test_figures_with_nothing_to_draw_are_skipped(tmp_path: Path) -> None:
         assert figures(folder, summarise_again(folder)) == {}
 
 
+def test_letters_that_the_font_lacks_are_text_and_no_warning(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "OUT", methods=["paml"], variants=(), baselines=["bias"])
+    rows = pl.read_parquet(folder / "rows.parquet").with_columns(pl.col("user.age").replace("18", "東京\n(都)"))
+    rows.write_parquet(folder / "rows.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "東京 (都)" in figures(folder, summarise_again(folder))["by_group"].svg
+
+
 @pytest.mark.usefixtures("without_pdf")
 @pytest.mark.parametrize("users", [1, 3])
 def test_hardly_any_users(tmp_path: Path, users: int) -> None:

@@ -289,6 +289,14 @@ def test_latex_and_markdown_escape() -> None:
     assert "**1.0\\***" in markdown
 
 
+@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
+def test_values_with_line_breaks_stay_in_their_cells(form: Form) -> None:
+    def made(value: str) -> Table:
+        return Table("t", f"MSE by {value}", ("", f"{value} (3 users)"), ((value, "1.0"), ("b", "2.0")), f"Of {value}.")
+
+    assert render(made("two\r\n\n lines\t\u2028x"), form) == render(made("two lines x"), form)
+
+
 def test_latex_of_all_tables_is_ascii_and_whole(make: Make) -> None:
     for table in all_tables(make()):
         latex = render(table, "latex")

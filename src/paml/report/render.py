@@ -1,7 +1,7 @@
 """A table as plain text for the terminal, as Markdown and as LaTeX (booktabs)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Literal, get_args
 
@@ -73,7 +73,18 @@ def render(table: Table, form: Form) -> str:
     forms = {"text": _text, "markdown": _markdown, "latex": _latex}
     if form not in forms:
         raise SettingsError(f"unknown form '{form}'", remedy=nearest(form, get_args(Form)))
-    return forms[form](table)
+    return forms[form](_in_lines(table))
+
+
+def _in_lines(table: Table) -> Table:
+    """A line per row: a value of a profile may hold line breaks."""
+
+    def joined(text: str) -> str:
+        return " ".join(text.split())
+
+    rows = tuple(tuple(joined(cell) for cell in row) for row in table.rows)
+    columns = tuple(joined(title) for title in table.columns)
+    return replace(table, title=joined(table.title), columns=columns, rows=rows, note=joined(table.note))
 
 
 def _text(table: Table) -> str:

@@ -7,6 +7,7 @@ What a mark means is its `<title>`, which browsers show when the pointer is on i
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -74,8 +75,9 @@ _STANDALONE = f"svg{{color-scheme:light dark}}@media(prefers-color-scheme:dark){
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw and write in our style."""
-    with matplotlib.rc_context(_SETTINGS):
+    """Draw and write in our style; letters that our font lacks are text in SVG, which viewers have fonts for."""
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
