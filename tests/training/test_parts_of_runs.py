@@ -53,8 +53,7 @@ def test_a_training_that_is_stopped_and_resumed_ends_with_equal_weights(
         **PARTS[parts],
         "batch_size": 32,
         "index_every": 3,
-        "choice.index_every": 3,
-        "choice.taste_dropout": 0.3,
+        **({"choice.index_every": 3, "choice.taste_dropout": 0.3} if parts != "rating" else {}),
     }
     whole = paml.train(world, method, out=tmp_path / "whole", settings=settings)
     stops = 0
@@ -233,3 +232,24 @@ def test_without_validation_users_both_parts_train(tmp_path: Path) -> None:
     run = paml.train(data, "melu", out=tmp_path / "run", settings={**PARTS["both"], "epochs": 1})
     assert run.preference is not None
     assert torch.from_numpy(run.adapt(ratings={"3": 5.0}).scores()).isfinite().all()
+
+
+def test_the_settings_of_all_parts_are_known_from_the_first_step(
+    world: paml.Dataset, trained: paml.Run, tmp_path: Path, stop_after: Interrupt
+) -> None:
+    """Stopped in the rating part, a training goes on with the choice part that it was begun with, and no other."""
+    out = tmp_path / "run"
+    stop_after(4)
+    with pytest.raises(StoppedError):
+        paml.train(world, "melu", out=out, settings=PARTS["both"])
+    with pytest.raises(FormatError, match="training has not finished; resume the training"):
+        paml.load(out)
+    other = {**PARTS["both"], "choice.inner_rate": 0.5}
+    with pytest.raises(
+        SettingsError, match=r"choice: was begun with other settings \(inner_rate was [0-9.]+, now 0.5\)"
+    ):
+        paml.train(world, "melu", out=out, settings=other, reuse=True)
+    shutil.rmtree(out / "choice")  # as after a kill between the two files
+    stop_after(1000)
+    again = paml.train(world, "melu", out=out, settings=PARTS["both"], reuse=True)
+    assert same_weights(again, trained)

@@ -93,8 +93,9 @@ def train(
     ]
     with ExitStack() as stack:
         ranks.first(lambda: stack.enter_context(_alone_in(folder, reuse=reuse or was_restarted())))
-        for trainer, (path, wanted) in zip(trainers, parts.items(), strict=True):
-            if not ranks.first(partial(_is_trained, path, wanted)):
+        ranks.first(lambda: _begin_parts(parts))
+        for trainer, path in zip(trainers, parts, strict=True):
+            if not ranks.first(partial(exists, path / WEIGHTS, AGAIN)):
                 keep_freed_memory()
                 trainer.run(shown, on_epoch if path == folder and ranks.is_first else None)
             ranks.first(partial(_remove_leftovers, path))
@@ -109,12 +110,6 @@ def _as_begun(path: Path, wanted: RunSettings) -> RunSettings:
         return wanted.model_copy(update={"recipe_name": read_settings(path).recipe_name})
     except PamlError:  # nothing is there, or what will be refused
         return wanted
-
-
-def _is_trained(path: Path, wanted: RunSettings) -> bool:
-    """Begin a part or go on with it; whether nothing is left to do."""
-    _begin_or_go_on(path, wanted)
-    return exists(path / WEIGHTS, AGAIN)
 
 
 def _trainer(
@@ -194,6 +189,12 @@ def _is_fresh(folder: Path) -> bool:
         return folder.is_dir() and all(file.name.startswith(".") for file in folder.iterdir())
     except OSError as error:
         raise unreadable(folder, error, OTHER_FOLDER) from None
+
+
+def _begin_parts(parts: Mapping[Path, RunSettings]) -> None:
+    """All parts, before any is trained: what was asked for is known from the start."""
+    for folder, wanted in parts.items():
+        _begin_or_go_on(folder, wanted)
 
 
 def _begin_or_go_on(folder: Path, wanted: RunSettings) -> None:
