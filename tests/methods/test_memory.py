@@ -224,6 +224,30 @@ def test_loading_a_state_rebuilds_the_index(index: str) -> None:
     assert torch.equal(rate(h).per_user(4), expected)
 
 
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_is_rebuilt_where_training_may_resume(index: str) -> None:
+    """Also if there is no warm-up, and the memory is empty in the first step."""
+
+    def step(rate: MemoryRate, k: int) -> None:
+        h = torch.randn(30, WIDTH, generator=torch.Generator().manual_seed(k))
+        train(rate, h, range(30 * k % 90, 30 * k % 90 + 30), lambda alpha: ((alpha - 0.05) ** 2).sum(), outer_rate=5.0)
+
+    def empty() -> MemoryRate:
+        settings = MemorySettings(memory_size=100, neighbours=3, warmup_epochs=0, memory_index=index, index_every=5)
+        return MemoryRate(PersonalRate(WIDTH, 0.1, torch.Generator().manual_seed(0)), WIDTH, settings)
+
+    whole, resumed = empty(), empty()
+    whole.begin_epoch(0)
+    for k in range(14):
+        if k == 10:
+            resumed.load_state_dict(whole.state_dict())
+            resumed.begin_epoch(0)
+        for rate in (whole, resumed) if k >= 10 else (whole,):
+            step(rate, k)
+    assert torch.equal(whole.memory.keys_MH, resumed.memory.keys_MH)
+    assert torch.equal(whole.memory.values_M, resumed.memory.values_M)
+
+
 @pytest.mark.parametrize("name", INDEXES)
 def test_indexes_find_the_nearest(name: str) -> None:
     rng = torch.Generator().manual_seed(0)

@@ -104,7 +104,7 @@ class UserMemory(nn.Module):
 
 def _forget_index(rate: "MemoryRate", _: object) -> None:
     """An index built from other keys must not outlive the loading of a state."""
-    rate._built_at = NEVER
+    rate._built_at = rate._begun_at = NEVER
 
 
 class MemoryRate(RateSource):
@@ -118,14 +118,14 @@ class MemoryRate(RateSource):
         own_rates = settings.memory_stores == "own"
         self._largest = max(own.scale, settings.warmup_rate) if own_rates else float("inf")
         self._index = make_index(settings.memory_index)
-        self._built_at = NEVER
+        self._built_at = self._begun_at = NEVER
         self._warming_up = False
         self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
 
     def begin_epoch(self, epoch: int) -> None:
         """The first epochs run with a fixed rate and fill the memory; each begins with a fresh index."""
         self._warming_up = epoch < self._settings.warmup_epochs
-        self._built_at = NEVER
+        self._built_at = self._begun_at = NEVER
 
     def forward(self, h_BH: Tensor) -> Rate:
         """alpha_B; the memory is only read."""
@@ -179,11 +179,16 @@ class MemoryRate(RateSource):
         return recall(self._index, keys_MH, h_BH, self._settings.neighbours_inference)
 
     def _refresh(self, stale_after: int) -> None:
-        """Rebuild the index after this many stores; distances are computed from the current keys anyway."""
+        """Rebuild the index after this many stores; distances are computed from the current keys anyway.
+
+        Stores are counted from the first step, also while nothing is stored: where a training is resumed follows from
+        the number of steps alone.
+        """
         clock = int(self.memory.clock)
+        first = self._begun_at = clock if self._begun_at == NEVER else self._begun_at
         if int(self.memory.count) == 0:
             return
-        if self._built_at == NEVER or clock - self._built_at >= stale_after:
+        if self._built_at == NEVER or (clock - first) // stale_after > (self._built_at - first) // stale_after:
             self._index.build(self.memory.keys_MH[: int(self.memory.count)])
             self._built_at = clock
 
