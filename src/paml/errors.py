@@ -2,7 +2,7 @@
 
 PamlError
 ├── SettingsError   a setting, recipe or argument that cannot be used
-│   ├── TooLarge    settings of a network that this machine cannot hold
+│   ├── TooLarge    settings of a training that this machine cannot hold
 │   └── InputError  a new user's profile or rating that cannot be used: field, value, expectation
 │       ├── UnknownItem
 │       ├── UnknownField
@@ -50,7 +50,7 @@ class SettingsError(PamlError):
 
 
 class TooLarge(SettingsError):  # noqa: N818
-    """Settings of a network that this machine cannot hold."""
+    """Settings of a network, or of its training, that this machine cannot hold."""
 
 
 class InputError(SettingsError):

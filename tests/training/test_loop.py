@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 import paml
 from paml.baselines import SplitRows, tuned_bias
-from paml.errors import FormatError, PamlError, SettingsError, TrainingError
+from paml.errors import FormatError, PamlError, SettingsError, TooLarge, TrainingError
 from paml.methods.registry import METHODS
 from paml.testing import MethodSuite
 from paml.testing.methods import QUICK, check_saved, resumed, same_weights, scores_of
@@ -243,6 +243,34 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_
         assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()  # as after a kill before the first file
     assert paml.train(world, "paml", out=tmp_path / "run", reuse=True, settings=QUICK).settings.method == "paml"
+
+
+@pytest.mark.parametrize("method", ["_differentiated", "_validate", "_finish"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: 9 bytes.\nMore"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_in_the_middle_of_a_training_is_one_line(
+    error: Exception, method: str, world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are known beforehand, what a step needs is not."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Trainer, method, fails)
+    with pytest.raises(
+        TooLarge, match=r"run: there is not enough memory to train \(.+\); .* smaller batch_size"
+    ) as found:
+        paml.train(world, "melu", out=tmp_path / "run", settings=QUICK)
+    assert "\n" not in str(found.value)
+    error = RuntimeError("a bug")
+    with pytest.raises(RuntimeError, match="a bug"):
+        paml.train(world, "melu", out=tmp_path / "other", settings=QUICK)
 
 
 def test_a_loss_that_is_not_finite_names_epoch_batch_and_users(world: paml.Dataset, tmp_path: Path) -> None:

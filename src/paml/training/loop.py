@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -35,11 +35,13 @@ from paml.recommend.catalogue import write_catalogue
 from paml.recommend.rate_profile import write_reference_users
 from paml.training import checkpoint
 from paml.training.ahead import Ahead
+from paml.training.capacity import enough_memory
 from paml.training.ema import WeightAverage
 from paml.training.loggers import OpenLogger, Training, logging_to
 from paml.training.merging import merged
 from paml.training.optim import OuterOptimizer
 from paml.training.parallel import exchange_members, own_members, share_of, shared_gradients, weight_of
+from paml.training.position import Position
 from paml.training.ranks import Ranks
 from paml.training.recipe import OuterSettings
 from paml.training.run import METRICS, WEIGHTS, RunSettings, companions, load_state, write_settings
@@ -49,22 +51,6 @@ NoSolutionError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 CHOICE_LOSS = "choice_loss"
 """What training watches where the head is choice: the mean loss of validation users."""
 OnEpoch = Callable[[int, float | None], None]
-
-
-@dataclass
-class _Position:
-    """Where training is, without the tensors."""
-
-    epoch: int = 0
-    batch: int = 0
-    generators: list[dict[str, Any]] = field(default_factory=list)
-    """States of the members' generators at the start of the epoch."""
-    loss_sum: float = 0.0
-    users_done: int = 0
-    seconds: float = 0.0
-    best_value: float | None = None
-    best_epoch: int = -1
-    history: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Trainer:
@@ -108,7 +94,7 @@ class Trainer:
         # members see different episodes: with the same data in the same order they would make the same errors
         streams = [[settings.seed, 3], *([settings.seed, 3, k] for k in range(1, len(self._ensemble.members)))]
         self._rngs = [np.random.default_rng(stream) for stream in streams]
-        self._position = _Position(generators=_states(self._rngs))
+        self._position = Position(generators=_states(self._rngs))
         self._best: dict[str, Tensor] = self._copy_of_weights()
         self._loggers, self._part = loggers if ranks.is_first else (), part
         every = settings.recipe.index_every  # so that the memory's index is rebuilt where training may resume
@@ -128,13 +114,15 @@ class Trainer:
             for line in position.history:
                 log(line)
             step.advance(position.epoch * len(self._tasks) + position.users_done)
-            while position.epoch < outer.epochs and not self._has_stalled():
-                self._run_epoch(step)
+            while position.epoch < outer.epochs and not position.has_stalled(outer.patience):
+                with enough_memory(self._folder):
+                    self._run_epoch(step)
                 log(position.history[-1])
                 if on_epoch is not None:
                     on_epoch(position.epoch, position.history[-1][f"validation_{self._metric}"])
         self._ensemble.load_state_dict(self._best)
-        self._ranks.first(lambda: self._finish(progress))
+        with enough_memory(self._folder):
+            self._ranks.first(lambda: self._finish(progress))
 
     def _run_epoch(self, step: Step) -> None:
         position, outer = self._position, self._outer
@@ -163,7 +151,7 @@ class Trainer:
             position.users_done += users
             position.batch += 1
             speed = (position.users_done - users_before) / (time.perf_counter() - started)
-            step.advance(users, f"epoch {position.epoch + 1} · {speed:,.0f} users/s{self._best_note()}")
+            step.advance(users, f"epoch {position.epoch + 1} · {speed:,.0f} users/s{position.best_note()}")
             if position.batch % self._checkpoint_batches == 0:
                 position.seconds += time.perf_counter() - started
                 started, users_before = time.perf_counter(), position.users_done
@@ -332,15 +320,6 @@ class Trainer:
         batch = self._loader.load(next(tasks.stored(256)))
         return member.rates.facts(member.network.embed_users(batch.users))
 
-    def _has_stalled(self) -> bool:
-        """Whether validation has not improved for `patience` epochs."""
-        position = self._position
-        return bool(self._outer.patience) and position.epoch - 1 - position.best_epoch >= self._outer.patience
-
-    def _best_note(self) -> str:
-        best = self._position.best_value
-        return "" if best is None else f" · best validation {best:.4f}"
-
     def _copy_of_weights(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self._ensemble.state_dict().items()}
 
@@ -390,7 +369,7 @@ class Trainer:
         self._average.restore(parts["average"])
         self._optimizer.restore(parts["optimizer"])
         try:
-            self._position = _Position(**values)
+            self._position = Position(**values)
         except TypeError:
             raise FormatError("was written by another version", where=self._state_file, remedy="train again") from None
 

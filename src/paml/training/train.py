@@ -4,7 +4,6 @@ A part is a rating or click part, or a choice part; a run has either or both, an
 Each is resumed where it stopped.
 """
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,11 +16,12 @@ from paml.data.dataset import Dataset
 from paml.errors import PamlError, SettingsError, TooLarge
 from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
-from paml.methods.registry import find_method, origins_of, tensors_of_a_member
+from paml.methods.registry import find_method, origins_of
 from paml.network.build import DataShape
 from paml.progress import SILENT, Progress, chosen
 from paml.settings import require_same
 from paml.training.allocator import keep_freed_memory
+from paml.training.capacity import enough_memory, require_memory
 from paml.training.device import choose_device
 from paml.training.keywords import TrainSettings
 from paml.training.loggers import OpenLogger, find_logger
@@ -35,8 +35,6 @@ DEFAULT_FOLDER = Path("paml-runs")
 PARALLEL = ("users", "members")
 """What processes that train together share."""
 OTHER_FOLDER = "choose another folder"
-MEMBER_BYTES = 10_000
-"""What a member of an ensemble takes at least, however few numbers it has."""
 
 
 def train(
@@ -100,7 +98,8 @@ def train(
                 trainer.run(shown, on_epoch if path == folder and ranks.is_first else None)
             ranks.first(partial(_remove_leftovers, path))
         if any(wanted.recipe.head == CHOICE for wanted in parts.values()):
-            ranks.first(lambda: finish_preference(data, folder, shown))
+            with enough_memory(folder):
+                ranks.first(lambda: finish_preference(data, folder, shown))
         return Run.load(folder)
 
 
@@ -125,21 +124,11 @@ def _trainer(
 ) -> Trainer:
     """The outer loop of one part; settings that do not fit are an error before anything is trained."""
     try:
-        _require_memory(wanted)
+        require_memory(wanted)
         return Trainer(data, wanted, path, choose_device(device), loggers, part, ranks, by_members=by_members)
     except (RuntimeError, MemoryError) as error:
         what = f"the network cannot be built ({str(error).splitlines()[0]})"
         raise TooLarge(what, remedy="choose smaller sizes") from None
-
-
-def _require_memory(wanted: RunSettings) -> None:
-    """Refuse what this machine cannot hold: weights, their gradients, the optimiser's two moments, the best weights."""
-    one = tensors_of_a_member(wanted.method, wanted.shape(), wanted.recipe)
-    bytes_of_one = MEMBER_BYTES + sum(tensor.numel() * tensor.element_size() for tensor in one.values())
-    needed = 5 * wanted.recipe.ensemble_size * bytes_of_one
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > present:
-        raise MemoryError(f"it needs {needed / 1e9:,.0f} GB, and this machine has {present / 1e9:,.0f} GB")
 
 
 def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, seed: int) -> RunSettings:
