@@ -1,7 +1,8 @@
 """The only outer loop: batches of users, Adam, validation each epoch, the best epoch kept, resumable.
 
-A training run that is killed at any moment and resumed ends with bit-identical weights: the state holds parameters, the
-optimiser, AT-PAML's memory, and the generators as they were at the start of the epoch, to draw its batches again.
+A training run that is killed at any moment and resumed ends with bit-identical weights, on a CPU: the state holds
+parameters, the optimiser, AT-PAML's memory, and the generators as they were at the start of the epoch, to draw its
+batches again. GPUs add rows of tables in an order that changes.
 """
 
 import json
