@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 import paml
 from paml.baselines import SplitRows, tuned_bias
+from paml.cli.show import render_training, standard_output
 from paml.errors import FormatError, PamlError, SettingsError, TooLarge, TrainingError
 from paml.methods.registry import METHODS
 from paml.testing import MethodSuite
@@ -297,6 +298,30 @@ def test_zero_epochs_and_no_validation_users(tmp_path: Path) -> None:
     trained = paml.train(data, "melu", out=tmp_path / "other", settings=QUICK)
     assert trained.settings.summary["best_epoch"] == 2
     assert paml.evaluate(trained)["mse"] == {"all": None, "major": None, "minor": None}
+
+
+def test_patience_needs_validation_users_if_it_is_asked_for(
+    tmp_path: Path, world: paml.Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recipe's own is for all data sets; without validation users no epoch is the best."""
+    data = paml.prepare("synthetic", out=tmp_path / "data", users=100, items=40, user_ratio="1:0:0")
+    both = {**PARTS["both"], "choice.patience": "2"}
+    for settings, name in (({**QUICK, "patience": 1}, "patience is 1"), (both, r"choice.patience is 2")):
+        with pytest.raises(SettingsError, match=rf"{name}, and the data set has no validation users to stop by; leave"):
+            paml.train(data, "melu", out=tmp_path / "run", settings=settings)
+    with pytest.raises(
+        SettingsError, match=r"'melu patience=1': patience is 1, and the data set has no validation users"
+    ):
+        paml.compare(data, [], baselines=[], variants=["melu patience=1"], out=tmp_path / "run", settings=QUICK)
+    assert not [*(tmp_path / "run").glob("*")]
+    run = paml.train(data, "melu", out=tmp_path / "run", settings={**QUICK, "patience": "0"})
+    judged = paml.train(world, "melu", out=tmp_path / "judged", settings=QUICK)
+    for one, is_judged in ((run, False), (judged, True)):
+        render_training(standard_output(), one)
+        shown = capsys.readouterr().out
+        assert ("best" in shown) == is_judged
+        assert ("no users, so the last epoch is kept" in shown) == (not is_judged)
+        assert ("the best is" in one._repr_html_()) == is_judged
 
 
 def test_unknown_and_damaged_runs_are_refused(world: paml.Dataset, tmp_path: Path) -> None:

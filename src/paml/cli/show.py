@@ -53,10 +53,19 @@ def render_training(console: Console, run: Run) -> None:
     settings = run.settings
     title = f"{settings.method}, recipe {recipe_label(settings.recipe_name)}, seed {settings.seed}"
     table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in settings.summary.items():
+    for name, value in _compared(settings.summary).items():
         table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
     console.print(table)
     console.print(f"next: paml evaluate {run.path}", markup=False, soft_wrap=True)
+
+
+def _compared(summary: dict[str, Any]) -> dict[str, Any]:
+    """How training ended; without validation users no epoch is the best, and the last one's weights are kept."""
+    if summary.get("best_validation") is not None:
+        return summary
+    kept = {name: value for name, value in summary.items() if "best" not in name and name != "merged_validation"}
+    why = {"validation": "no users, so the last epoch is kept"} if kept.get("epochs") else {}
+    return {"epochs": kept.pop("epochs", 0), **why, **kept}
 
 
 def render_evaluation(console: Console, result: dict[str, Any]) -> None:

@@ -186,7 +186,17 @@ def parts_of(
         if choice.exclude_fields != values.exclude_fields:
             raise SettingsError("both parts of a run have the same fields", remedy="set exclude_fields for both")
         parts[CHOICE] = chooser, choice
+    _require_validation(data, overrides)
     return parts
+
+
+def _require_validation(data: Dataset, overrides: Mapping[str, Any]) -> None:
+    """Refuse patience that is asked for where nobody validates; a recipe's own is for data sets of all kinds."""
+    first, end = data.manifest.splits["validation"]
+    asked = next((name for name in ("patience", f"{CHOICE}.patience") if overrides.get(name, 0) not in (0, "0")), None)
+    if asked is not None and first == end:
+        what = f"{asked} is {overrides[asked]}, and the data set has no validation users to stop by"
+        raise SettingsError(what, where=data.path, remedy="leave it out, or prepare the data with another user_ratio")
 
 
 def check_parts(data: Dataset, recipe: str | Path, method: str, overrides: Mapping[str, Any]) -> Recipe:

@@ -1,7 +1,7 @@
 """A run in a notebook."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paml.evaluation.metrics import headline
 from paml.notebook import card, curve, table
@@ -23,12 +23,18 @@ def run_html(run: "Run") -> str:
         ("recipe", f"{settings.recipe_name}, seed {settings.seed}"),
         ("members", settings.recipe.ensemble_size),
         ("items", f"{settings.items:,}"),
-        ("epochs", f"{summary.get('epochs', 0)}, the best is {summary.get('best_epoch', 0)}"),
+        ("epochs", _epochs(summary)),
         ("seconds", f"{summary.get('seconds', 0.0):.1f}"),
         ("data", f"{settings.fingerprint[:12]}, {settings.data_path}"),
         ("folder", run.path),
     ]
     return card("Run", table(rows), _validation(run))
+
+
+def _epochs(summary: dict[str, Any]) -> str:
+    """How many, and which is the best if any two were compared."""
+    count = str(summary.get("epochs", 0))
+    return count if summary.get("best_validation") is None else f"{count}, the best is {summary['best_epoch']}"
 
 
 def _validation(run: "Run") -> str:
