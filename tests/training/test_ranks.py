@@ -14,7 +14,7 @@ import paml
 from paml.episodes.batches import Loader, Share
 from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
-from paml.errors import SettingsError
+from paml.errors import PamlError, SettingsError
 from paml.training import checkpoint, rowwise
 from paml.training.parallel import own_members, share_of
 from paml.training.ranks import Ranks, in_turn
@@ -24,12 +24,14 @@ from waiting import wait_until
 ONE_STEP = {"batch_size": 1000, "epochs": 4, "memory_size": 150, "choice.memory_size": 150}
 """An epoch is one step, so that the losses of epochs are those of steps."""
 SMALL = {**ONE_STEP, "ensemble_size": 1, "item_embedding": 8, "choice.item_embedding": 8}
+ALONE = {name: value for name, value in SMALL.items() if "choice" not in name} | {"choice_part": False}
+"""The rating part by itself."""
 CASES = {
     "ridge": ("ridge", SMALL),
     "reg_paml": ("reg_paml", SMALL),
     "at_paml": ("at_paml", {**SMALL, "ensemble_size": 2, "choice.ensemble_size": 1}),
-    "transfer": ("transfer", {**SMALL, "choice_part": False}),
-    "one_user": ("at_paml", {**SMALL, "choice_part": False, "batch_size": 221, "few_shot_share": 0.5}),
+    "transfer": ("transfer", ALONE),
+    "one_user": ("at_paml", {**ALONE, "batch_size": 221, "few_shot_share": 0.5}),
     "by_rows": ("melu", {**SMALL, "head": "choice"}),
     "members": ("ridge", {"epochs": 2, "ensemble_size": 3, "batch_size": 64}),
 }
@@ -68,7 +70,7 @@ def test_ranks_train_as_one_process_does(world: paml.Dataset, tmp_path: Path, mo
 @pytest.mark.slow
 def test_a_killed_rank_is_started_again_and_one_process_may_continue(world: paml.Dataset, tmp_path: Path) -> None:
     """kill -9 of one rank, then of all; nothing is lost, and one process ends what two have begun."""
-    settings = {**SMALL, "epochs": 60, "choice_part": False, "patience": 0}
+    settings = {**ALONE, "epochs": 60, "patience": 0}
     whole = paml.train(world, "at_paml", out=tmp_path / "whole", settings=settings)
     out, rng = tmp_path / "killed", random.Random(0)
     words = [f"{name}={value}" for name, value in settings.items()]
@@ -94,7 +96,7 @@ def test_a_killed_rank_is_started_again_and_one_process_may_continue(world: paml
 @pytest.mark.slow
 def test_two_machines_train_as_one_process_does_and_continue_what_it_began(world: paml.Dataset, tmp_path: Path) -> None:
     """Four ranks on two nodes, each with a network of its own: AT-PAML's memory, and a checkpoint of one process."""
-    settings = {**SMALL, "choice_part": False, "patience": 0}
+    settings = {**ALONE, "patience": 0}
     whole = paml.train(world, "at_paml", out=tmp_path / "whole", settings=settings)
     begun = tmp_path / "begun"
 
@@ -113,6 +115,34 @@ def test_two_machines_train_as_one_process_does_and_continue_what_it_began(world
             assert [code for code, _ in both] == [0, 0], both
             np.testing.assert_allclose(history(out), history(whole.path), rtol=0, atol=1e-5)
             assert paml.load(out).evaluate().shape == whole.evaluate().shape
+
+
+def test_a_restart_goes_on_with_what_its_own_job_has_begun(
+    world: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there before is refused in every attempt, also if an earlier job had the same name."""
+
+    def attempt(job: str, restarts: int, out: str, stop: bool = False) -> paml.Run:
+        def interrupt(epoch: int, value: float | None) -> None:
+            if stop:
+                raise KeyboardInterrupt
+
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", job)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+        settings = {**ALONE, "epochs": 2}
+        return paml.train(world, "melu", out=tmp_path / out, on_epoch=interrupt, settings=settings)
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt("first", 0, "run", stop=True)
+    finished = attempt("first", 1, "run")
+    assert attempt("first", 2, "run").settings == finished.settings  # the last rank was lost when all was written
+    for job in ("second", "first"):
+        for restarts in (0, 1, 2):
+            with pytest.raises(PamlError, match="already exists"):
+                attempt(job, restarts, "run")
+    with pytest.raises(KeyboardInterrupt):
+        attempt("third", 1, "early", stop=True)  # nothing was there: its first attempt has not come so far
+    assert attempt("third", 2, "early").settings.summary["epochs"] == 2
 
 
 def _children(process: int) -> list[int]:

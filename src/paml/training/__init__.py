@@ -11,6 +11,7 @@ loggers     epochs logged to TensorBoard, MLflow, Weights & Biases
 merging     the networks of a trained part as one
 optim       the outer optimiser: weight decay, and the schedule of its rate
 ranks       several processes that train one run together, by torchrun
+restarts    which run a job of torchrun goes on with after a restart
 parallel    what these exchange
 rowwise     Adam for large tables: only the rows that a batch reads
 ema         weights averaged over steps

@@ -139,11 +139,6 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def was_restarted() -> bool:
-    """Whether torchrun has started this process again, after a rank was lost."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 def in_turn(parts: Sequence[Tensor]) -> Tensor:
     """Shares of every n-th row as the whole, in its order."""
     whole = parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])

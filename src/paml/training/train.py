@@ -20,6 +20,7 @@ from paml.methods.registry import find_method, origins_of
 from paml.network.build import DataShape
 from paml.progress import SILENT, Progress, chosen
 from paml.settings import require_same
+from paml.training import restarts
 from paml.training.allocator import keep_freed_memory
 from paml.training.capacity import enough_memory, require_memory
 from paml.training.device import choose_device
@@ -27,7 +28,7 @@ from paml.training.keywords import TrainSettings
 from paml.training.loggers import OpenLogger, find_logger
 from paml.training.loop import OnEpoch, Trainer
 from paml.training.preference import finish_preference
-from paml.training.ranks import Ranks, joined, was_restarted
+from paml.training.ranks import Ranks, joined
 from paml.training.recipe import CHOICE, Recipe, parts_of, recipe_label
 from paml.training.run import AGAIN, WEIGHTS, Run, RunSettings, choice_folder, read_settings, write_settings
 
@@ -83,14 +84,15 @@ def train(
         choice_folder(folder) if name == CHOICE else folder: _settings(data, trained, recipe, values, seed)
         for name, (trained, values) in parts_of(data, recipe, method, given).items()
     }
-    if reuse or was_restarted():
+    restarted = restarts.was_restarted(ranks)
+    if reuse or restarted:
         parts = {path: _as_begun(path, wanted) for path, wanted in parts.items()}
     trainers = [
         _trainer(data, wanted, path, device, loggers, "" if path == folder else path.name, ranks, by_members=by_members)
         for path, wanted in parts.items()
     ]
     with ExitStack() as stack:
-        ranks.first(lambda: stack.enter_context(_alone_in(folder, reuse=reuse or was_restarted())))
+        ranks.first(lambda: stack.enter_context(_alone_in(folder, reuse=reuse, restarted=restarted)))
         ranks.first(lambda: _begin_parts(parts))
         for trainer, path in zip(trainers, parts, strict=True):
             if not ranks.first(partial(exists, path / WEIGHTS, AGAIN)):
@@ -153,13 +155,16 @@ def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, se
 
 
 @contextmanager
-def _alone_in(folder: Path, *, reuse: bool) -> Iterator[None]:
+def _alone_in(folder: Path, *, reuse: bool, restarted: bool) -> Iterator[None]:
     """Create the run folder, or enter an existing one to go on; nobody else trains in it meanwhile."""
-    if not reuse and not _is_fresh(folder):
+    if not restarted:
+        restarts.forget(folder)
+    if not reuse and not _is_fresh(folder) and not restarts.began(folder):
         remedy = "choose another folder, or reuse what is in it"
         raise PamlError("already exists", where=folder, remedy=remedy, argument="reuse")
     make_folder(folder)
     with hold(folder / LOCK, folder, "training in it"):
+        restarts.note(folder)
         yield
 
 
