@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -76,6 +77,12 @@ def require_same(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Pat
 
 def _shown(value: Any) -> str:
     return "not given" if value is None else shortened(value)
+
+
+def check_seed(seed: Any) -> None:
+    """Raise a SettingsError unless all generators take a seed."""
+    if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise SettingsError(f"seed is {shortened(seed)}", remedy="expected a whole number from 0 to 2^63 - 1")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:

@@ -268,6 +268,12 @@ def test_every_method_has_a_space_of_settings_that_recipes_accept() -> None:
     assert "inner_rate" not in METHODS["reg_paml"].space
 
 
+def test_seeds_that_no_generator_takes_are_refused(small: paml.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="seed is -1; expected a whole number from 0"):
+        search(small, tmp_path / "out", seed=-1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_settings_that_are_held_are_not_searched(small: paml.Dataset, tmp_path: Path) -> None:
     assert "gamma" not in space_for("reg_paml", ["gamma"])
     with pytest.raises(SettingsError, match="nothing to search"):

@@ -236,6 +236,10 @@ def test_a_folder_that_cannot_be_looked_at_is_named(world: paml.Dataset, tmp_pat
 def test_a_run_that_cannot_start_leaves_nothing_behind(world: paml.Dataset, tmp_path: Path) -> None:
     for wrong, message in (
         ({"device": "warp"}, "device 'warp' cannot be used"),
+        ({"device": "hpu"}, "device 'hpu' cannot be used"),  # torch knows the name, and has no module for it
+        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+        ({"seed": 2**63}, "seed is 9223372036854775808; expected"),
+        ({"seed": 0.5}, "seed is 0.5; expected"),
         ({"head": "click"}, "does not fit"),
         ({"hidden": (10**12, 10**12)}, "cannot be built"),
     ):

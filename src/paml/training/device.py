@@ -12,8 +12,8 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:  # the last two: no such backend here
         raise SettingsError(
-            f"device '{name}' cannot be used ({str(error).splitlines()[0]})", remedy="use cpu"
+            f"device '{name}' cannot be used ({str(error).partition(chr(10))[0]})", remedy="use cpu"
         ) from None
     return device

@@ -19,7 +19,7 @@ from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of
 from paml.network.build import DataShape
 from paml.progress import SILENT, Progress, chosen
-from paml.settings import require_same
+from paml.settings import check_seed, require_same
 from paml.training import restarts
 from paml.training.allocator import keep_freed_memory
 from paml.training.capacity import enough_memory, require_memory
@@ -69,6 +69,7 @@ def train(
     >>> run.settings.summary["epochs"]
     1
     """
+    check_seed(seed)
     data = Dataset.of(data)
     loggers = [find_logger(one) for one in ([log] if isinstance(log, str) else log)]
     find_method(method)

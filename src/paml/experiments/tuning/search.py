@@ -36,7 +36,7 @@ from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method
 from paml.methods.spaces import Space
 from paml.progress import Inside, Progress, Step, chosen
-from paml.settings import Settings, build
+from paml.settings import Settings, build, check_seed
 from paml.training.keywords import TrainSettings
 from paml.training.recipe import CHOICE, Recipe, recipe_for, require_read, trained_method
 
@@ -107,6 +107,7 @@ def tune(
     >>> run = paml.train(data, recipe=found.best_recipe)
     """
     check_jobs(jobs, threads_per_job)
+    check_seed(seed)
     data = Dataset.of(data)
     find_method(method)
     limit = Budget.parse(budget)
