@@ -153,7 +153,8 @@ def test_a_planted_effect_is_found(make: Make) -> None:
     assert "With REG-PAML, minor users (20 of 60 users) fare worse" in said
     assert "the groups differ significantly" in said
     assert "from 5 known ratings on" in said
-    assert "40.5 s to fit and 1.5 ms" in said
+    assert "REG-PAML takes 40.5 s to train and 1.5 ms" in said
+    assert "s to fit, with all settings of its grid" in said
     assert re.search(r"The reference, matrix factorisation, retrained, .* lower than REG-PAML\.", said)
     assert "lose to item + user bias; REG-PAML gamma=1e-05 to 1 more" in said
     effect = sureness(next(line for line in found.paired["mse"] if line.method == "reg_paml"))
