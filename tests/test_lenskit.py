@@ -1,5 +1,6 @@
 """A run in a LensKit pipeline: LensKit's runner and metrics give the figures that paml gives."""
 
+import contextlib
 import pickle
 import warnings
 from pathlib import Path
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 
 import paml
+from docs.examples import BLOCKS
 from paml.errors import SettingsError
 
 pytest.importorskip("lenskit", reason="LensKit is not installed: pip install 'paml[lenskit]'")
 
 from lenskit.batch import BatchPipelineRunner
 from lenskit.data import ItemList, RecQuery
-from lenskit.metrics import NDCG, RMSE
+from lenskit.metrics import NDCG, RMSE, RunAnalysis
 from lenskit.metrics.ranking import LogRankWeight
 from lenskit.pipeline import Pipeline, topn_pipeline
 
@@ -62,13 +64,28 @@ def test_the_pipelines_lists_are_ours(run: paml.Run, world: paml.Dataset, split:
     runner = BatchPipelineRunner(n_jobs=1)
     runner.recommend(n=10)
     pipeline = trained(PamlScorer(run=run, profiles=world), split)
-    lists = runner.run(pipeline, split.queries).output("recommendations")
-    expected = paml.evaluate(run, world)["ndcg10"]["all"]
+    shown = runner.run(pipeline, split.queries).output("recommendations")
     metric = NDCG(10, weight=LogRankWeight(offset=1))
-    found = [metric.measure_list(shown, split.liked.lookup(key)) for key, shown in lists.items()]
-    assert all(len(shown) == 10 for shown in lists.lists())
-    assert np.nanmean(found) == pytest.approx(expected, abs=1e-6)
-    assert 0 < expected < 1
+    found = RunAnalysis(metric).measure(shown, split.liked).list_metrics(fill_missing=False)["NDCG@10"]
+    expected = paml.evaluate(run, world)
+    assert all(len(items) == 10 for items in shown.lists())
+    assert found.isna().sum() == expected["undefined"]["ndcg10"] > 0  # who liked nothing
+    assert found.mean() == pytest.approx(expected["ndcg10"]["all"], abs=1e-6)
+    assert 0 < found.mean() < 1
+
+
+def test_the_documented_example_prints_our_figures(
+    run: paml.Run, world: paml.Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, path in (("ML", world.path), ("run", run.path)):
+        (tmp_path / name).symlink_to(path)
+    (block,) = (one for one in BLOCKS if one.document == "docs/lenskit.md")
+    with contextlib.chdir(tmp_path):
+        exec(block.text, {"__name__": "__main__"})
+    found = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    ours = paml.evaluate(run, world)
+    assert float(found["mse"]) == pytest.approx(ours["mse"]["all"], abs=1e-6)
+    assert float(found["ndcg10"]) == pytest.approx(ours["by"]["rating"]["ndcg10"]["all"], abs=1e-6)
 
 
 def test_a_new_user_without_history_or_profile_is_scored(run: paml.Run) -> None:
