@@ -1,5 +1,6 @@
 """The command line as people use it."""
 
+import io
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ import typer.main
 import paml
 from commands import run, run_process
 from paml.cli import app
+from paml.cli.options import print_json
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
 from paml.training.recipe import Recipe
@@ -94,6 +96,29 @@ def test_train_then_evaluate(tmp_path: Path, world: paml.Dataset) -> None:
     assert "already exists" in run(*train, cwd=tmp_path).stderr
     assert "unknown method" in run("train", world.path, "--method", "x", cwd=tmp_path).stderr
     assert "expected validation, test or known" in run("evaluate", "R", "--split", "x", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_characters_that_the_output_lacks_are_written_out(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "\u6620\u753b \U0001f3ac.csv"  # a name of Japanese letters and a picture
+    table.write_text("user,item,rating\n" + "".join(f"u{n % 9},i{n % 7},{1 + n % 5}\n" for n in range(60)))
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    assert run_process("train", "--help").returncode == 0
+    done = run_process("data", "inspect", table, "--out", tmp_path / "\u6620.toml")
+    assert (done.returncode, "\\u6620.toml" in done.stdout.replace("\n", "")) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"title": "\u6620\u753b \U0001f3ac \u2013 \x1b \u202e"}
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding, errors="backslashreplace"))
+    print_json(value)
+    sys.stdout.flush()
+    assert json.loads(written.getvalue().decode(encoding)) == value
 
 
 def test_settings_cannot_reach_other_arguments(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ Modules import what they need when a command runs: `paml --help` does not wait f
 import signal
 import sys
 import warnings
+from io import TextIOWrapper
 from typing import Annotated, TextIO
 
 import typer
@@ -46,6 +47,7 @@ def main() -> None:
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that nothing half-written stays
     warnings.showwarning = _show_warning
+    _escape_what_is_lacking()
     try:
         app()
     except PamlError as error:
@@ -54,6 +56,13 @@ def main() -> None:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}; check name, space and permissions")
     except _polars_errors() as error:
         _fail(f"a table cannot be read or written ({str(error).splitlines()[0]}); check the files and the disk")
+
+
+def _escape_what_is_lacking() -> None:
+    r"""Characters that an output's encoding lacks are written out (`\u6620`), as Python does on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _show_warning(

@@ -12,6 +12,7 @@ from paml.cli.options import (
     NamingCommand,
     RecipeOption,
     interruptible,
+    print_model,
     same_command,
     use_threads,
 )
@@ -153,7 +154,7 @@ def _chosen(text: str) -> list[str] | None:
 
 def _print_comparison(folder: Path, results: "Results", form: Form, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(results.model_dump_json())
+        print_model(results)
         return
     console = standard_output()
     render_comparison(console, results, form)

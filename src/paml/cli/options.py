@@ -5,13 +5,16 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from paml.errors import PamlError, shortened
 from paml.terminal import UNPRINTABLE
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MethodOption = Annotated[str, typer.Option("--method", help="One of: {methods}.")]
 RecipeOption = Annotated[
@@ -107,6 +110,12 @@ def use_threads(threads: int) -> None:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on standard output."""
-    text = json.dumps(value, ensure_ascii=False)  # in which a terminal would still obey some characters above 127
+    """One JSON object on standard output, which escapes what its encoding may lack."""
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    text = json.dumps(value, ensure_ascii=not is_unicode)  # a terminal would obey some characters above 127
     typer.echo(UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def print_model(model: "BaseModel") -> None:
+    """The same of a model; numbers that are not finite are null."""
+    print_json(json.loads(model.model_dump_json()))

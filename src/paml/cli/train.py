@@ -15,6 +15,7 @@ from paml.cli.options import (
     ThreadsOption,
     interruptible,
     print_json,
+    print_model,
     same_command,
     use_threads,
 )
@@ -166,6 +167,6 @@ def tune_command(
             settings=parse_assignments(settings or []),
         )
     if as_json:
-        typer.echo(found.model_dump_json())
+        print_model(found)
     else:
         render_search(standard_output(), found, folder)
