@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from paml.errors import shortened
 from paml.terminal import printable
@@ -25,9 +25,22 @@ if TYPE_CHECKING:
     from paml.training.run import Run
 
 
+WIDE = 10_000
+"""Columns of an output that is no terminal: a file or a pipe, where nothing is cut or wrapped."""
+
+
 def standard_output() -> Console:
     """Standard output; text is shown as it is, and lines to copy are not wrapped."""
-    return Console(emoji=False, highlight=False)
+    console = Console(emoji=False, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
+
+
+def _new_table(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
+    """A table of columns with texts, then with numbers; what is too wide for a terminal is folded, and never cut."""
+    columns = [Column(name, overflow="fold") for name in texts]
+    return Table(*columns, *(Column(name, justify="right", overflow="fold") for name in numbers), **style)
 
 
 def render_comparison(console: Console, results: Results, form: Form, only: set[str] | None = None) -> None:
@@ -52,7 +65,7 @@ def render_training(console: Console, run: Run) -> None:
 
     settings = run.settings
     title = f"{settings.method}, recipe {recipe_label(settings.recipe_name)}, seed {settings.seed}"
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = _new_table(("", ""), title=title, title_justify="left", show_header=False)
     for name, value in _compared(settings.summary).items():
         table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
     console.print(table)
@@ -100,10 +113,7 @@ def render_evaluation(console: Console, result: dict[str, Any]) -> None:
 def _by_group(title: str, values: dict[str, dict[str, Any]]) -> Table:
     """Means of all, major and minor users."""
     groups = ("all", "major", "minor")
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for group in groups:
-        table.add_column(group, justify="right")
+    table = _new_table([""], groups, title=title, title_justify="left")
     for name, value in values.items():
         form = ".5f" if name == "rate" else ".4f"
         cells = [value[group] for group in groups]
@@ -120,17 +130,12 @@ def render_recommendations(
     console: Console, user: User, found: Sequence[Recommendation], reasons: Sequence[Sequence[Reason]], by: str
 ) -> None:
     """The items, best first, with what moved their scores; and the user's learning rate and group."""
-    table = Table(show_edge=False)
-    for name in ("item", "title"):
-        table.add_column(name)
-    table.add_column(by, justify="right")
     beside = [
         name for name in ("rating", "chance") if name != by and all(getattr(one, name) is not None for one in found)
     ]
-    for name in beside:
-        table.add_column(name, justify="right")
+    table = _new_table(("item", "title"), (by, *beside), show_edge=False)
     if any(reasons):
-        table.add_column("because")
+        table.add_column("because", overflow="fold")
     for entry, because in zip(found, reasons, strict=True):
         numbers = [f"{entry.score:.3f}", *(_number_beside(name, getattr(entry, name)) for name in beside)]
         lines = "\n".join(f"{reason.effect:+.3f}  {printable(reason.title)} ({reason.value:g})" for reason in because)
@@ -147,10 +152,9 @@ def render_recommendations(
 def render_search(console: Console, found: SearchResult, data: Path) -> None:
     """The best trial beside the start, its settings, and how to use them."""
     start, best = found.start, found.best
-    table = Table(title=f"{found.method} on {found.source}, seed {found.seed}", title_justify="left")
-    table.add_column("")
-    table.add_column(f"start ({found.recipe})", justify="right")
-    table.add_column(f"best (trial {best.trial})", justify="right")
+    title = f"{found.method} on {found.source}, seed {found.seed}"
+    columns = (f"start ({found.recipe})", f"best (trial {best.trial})")
+    table = _new_table([""], columns, title=title, title_justify="left")
     reached = ["diverged" if one.validation is None else f"{one.validation:.4f}" for one in (start, best)]
     table.add_row(f"validation {found.metric}", *reached, end_section=True)
     for name, value in best.settings.items():
@@ -181,7 +185,7 @@ def settings_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
 
 def settings_table(settings: type[Settings]) -> Table:
     """Every setting with its default and description, as a table."""
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = _new_table(("", ""), box=None, pad_edge=False, show_header=False)
     for name, entry in settings_of(settings).items():
         table.add_row(f"  {name}={entry['default']}", f"[dim]{entry['description']}[/dim]")
     return table
@@ -207,10 +211,7 @@ def render_preparation(console: Console, data: Dataset) -> None:
 
 def _rules_table(rules: tuple[RuleRecord, ...]) -> Table:
     """What each rule of the protocol kept and dropped."""
-    table = Table(title="Users", title_justify="left")
-    table.add_column("rule")
-    table.add_column("kept", justify="right")
-    table.add_column("dropped", justify="right")
+    table = _new_table(["rule"], ("kept", "dropped"), title="Users", title_justify="left")
     for rule in rules:
         table.add_row(rule.rule, f"{rule.kept:,}", f"{rule.dropped:,}")
     return table
@@ -218,9 +219,8 @@ def _rules_table(rules: tuple[RuleRecord, ...]) -> Table:
 
 def render_description(console: Console, facts: dict[str, Any]) -> None:
     """The description as tables."""
-    sizes = Table(
-        title=f"{facts['source']['name']} ({facts['target']['kind']})", title_justify="left", show_header=False
-    )
+    title = f"{facts['source']['name']} ({facts['target']['kind']})"
+    sizes = _new_table(("", ""), title=title, title_justify="left", show_header=False)
     paper = facts["paper"] or {}
     sizes.add_row("users", _beside(f"{facts['users']:,}", paper.get("users"), ",d"))
     sizes.add_row(
@@ -237,7 +237,7 @@ def render_description(console: Console, facts: dict[str, Any]) -> None:
         sizes.add_row(f"dropped: not among '{rule}'", f"{dropped:,}")
     sizes.add_row("fingerprint", facts["fingerprint"][:16])
     console.print(sizes)
-    histogram = Table(title="Targets", title_justify="left", show_header=False)
+    histogram = _new_table(4 * [""], title="Targets", title_justify="left", show_header=False)
     most = max([*facts["histogram"].values(), 1])
     bar = "█" if console.encoding.lower().startswith("utf") else "#"
     for value, count in facts["histogram"].items():
@@ -245,9 +245,8 @@ def render_description(console: Console, facts: dict[str, Any]) -> None:
             value, f"{count:,}", f"{count / max(facts['interactions'], 1):.1%}", bar * round(30 * count / most)
         )
     console.print(histogram)
-    common = Table(
-        title="Users with a common value, per field (paper, Tab. 1)", title_justify="left", show_header=False
-    )
+    title = "Users with a common value, per field (paper, Tab. 1)"
+    common = _new_table(("", ""), title=title, title_justify="left", show_header=False)
     for name, share in facts["common_shares"].items():
         common.add_row(name, _beside(f"{share:.1%}", paper.get("common_shares", {}).get(name), ".1%"))
     console.print(common)
