@@ -10,7 +10,7 @@ import pytest
 
 import paml
 from paml.errors import PamlError, SettingsError
-from paml.experiments.cluster import TOKEN, _UntilStopped, what_is_wrong
+from paml.experiments.cluster import TOKEN, Cluster, _UntilStopped, what_is_wrong
 
 distributed = pytest.importorskip("distributed", reason="Dask's distributed is not installed")
 ENTRIES = {"methods": ["melu"], "baselines": ["bias"], "variants": ["melu outer_rate=1e30"], "seeds": 2}
@@ -69,6 +69,15 @@ def test_nobody_answers(world: paml.Dataset, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("paml.experiments.cluster.CONNECT_SECONDS", 0.5)
     with pytest.raises(SettingsError, match=r"^tcp://127.0.0.1:9: no Dask scheduler answers \(.*\); give the address"):
         compare(world, tmp_path / "out", dask="tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("address", ["foo", "tcp://host", "nothing://host:8786", ""])
+def test_what_is_no_address_is_refused_before_anything_is_tried(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributed.Client", lambda *_, **__: pytest.fail("tried to connect"))
+    with pytest.raises(SettingsError, match=r"no Dask scheduler answers \(.*\); give the address"):
+        Cluster(address, tmp_path, [], 1).__enter__()
 
 
 def test_workers_must_see_the_same_files(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
+            self._dask.comm.get_address_host(self._address)  # a client would go on trying to reach what is no address
             self._client = self._dask.Client(self._address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             what = f"no Dask scheduler answers ({str(error).partition(chr(10))[0][:200]})"
