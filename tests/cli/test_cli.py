@@ -92,6 +92,11 @@ def test_train_then_evaluate(tmp_path: Path, world: paml.Dataset) -> None:
     assert set(result["mse"]) == set(result["ndcg5"]) == set(result["rate"]) == {"all", "major", "minor"}
     assert 0 <= result["p_value"] <= 1
     assert "p-value, major against minor" in run("evaluate", "R", cwd=tmp_path).stdout
+    rows = (tmp_path / "R" / "rows.parquet").read_bytes()
+    refused = run("evaluate", "R", "--split", "known", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.endswith("the data set has no 'known' users; it has validation, test (--split)\n")
+    assert (tmp_path / "R" / "rows.parquet").read_bytes() == rows
     assert run(*train, "--resume", cwd=tmp_path).returncode == 0
     assert "already exists" in run(*train, cwd=tmp_path).stderr
     assert "unknown method" in run("train", world.path, "--method", "x", cwd=tmp_path).stderr

@@ -301,7 +301,9 @@ def test_zero_epochs_and_no_validation_users(tmp_path: Path) -> None:
     assert run.settings.summary["best_epoch"] == 0
     trained = paml.train(data, "melu", out=tmp_path / "other", settings=QUICK)
     assert trained.settings.summary["best_epoch"] == 2
-    assert paml.evaluate(trained)["mse"] == {"all": None, "major": None, "minor": None}
+    with pytest.raises(SettingsError, match="the data set has no 'test' users; prepare it with another user_ratio"):
+        paml.evaluate(trained)
+    assert not (trained.path / "rows.parquet").exists()
 
 
 def test_patience_needs_validation_users_if_it_is_asked_for(

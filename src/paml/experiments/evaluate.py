@@ -8,6 +8,7 @@ import polars as pl
 
 from paml.data.dataset import Dataset
 from paml.episodes.tasks import Split, Tasks
+from paml.errors import SettingsError
 from paml.evaluation.blinding import BlindedDataset
 from paml.evaluation.item_facts import ItemFacts
 from paml.evaluation.metrics import exposure_metrics
@@ -28,8 +29,9 @@ def evaluate(
     """Adapt to every user of a split, score their query rows, rank all items; means over users (`paml.summarise`).
 
     `run` is a run or its folder, which gets `rows.parquet` with one row per user. `data` is the data set that it was
-    trained on, needed only if that was moved; `split` is `test`, `validation` or `train`; `liked` is the lowest target
-    of an item that belongs on a user's list (by default three quarters of the scale: 4 of 5).
+    trained on, needed only if that was moved; `split` is `test`, `validation` or `known` (training users who are
+    asked about new items); `liked` is the lowest target of an item that belongs on a user's list (by default three
+    quarters of the scale: 4 of 5).
 
     In the result, `ordered_by` is what lists are ordered by; for a run that knows about ratings and choice, `by` has
     the metrics of lists ordered by each.
@@ -39,6 +41,7 @@ def evaluate(
     run = run if isinstance(run, Run) else Run.load(run)
     opened = run.data(None if data is None else Dataset.of(data).path)
     level = relevant_level(opened.schema.target, liked)
+    _check_split(opened, split)
     items = ItemFacts.of(opened)
     rows, lists = scored_rows(run, opened, split, items, level)
     usual = next(iter(lists))
@@ -57,6 +60,15 @@ def evaluate(
         "ordered_by": usual,
         "by": _by(opened.schema.target.kind, rows.select("user", "group", "rate"), lists, items),
     }
+
+
+def _check_split(data: Dataset, split: str) -> None:
+    """Raise a SettingsError if a split has no users: all means would be undefined."""
+    filled = [name for name, (first, end) in data.manifest.splits.items() if end > first]
+    if split not in filled:
+        others = [name for name in filled if name != "train"]
+        remedy = f"it has {', '.join(others)}" if others else "prepare it with another user_ratio"
+        raise SettingsError(f"the data set has no '{split}' users", where=data.path, remedy=remedy, argument="split")
 
 
 def scored_rows(
