@@ -32,6 +32,7 @@ class Session:
         self._folder, self._world, self._run, self._stack = folder, world, run, stack
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._done: set[str] = set()
+        self._registered: list[tuple[str, str, object]] = []
         self._address = ADDRESS
         self._programs = folder.parent / "bin"
         self._programs.mkdir()
@@ -59,10 +60,12 @@ class Session:
         elif block.language == "python":
             with contextlib.chdir(self._folder):
                 code = compile("\n" * (block.line - 1) + block.text, block.document, "exec")
+                for entry in self._registered:
+                    paml.register(*entry)
                 try:
                     exec(code, self._names)
                 finally:
-                    _forget_registered()
+                    self._registered = _forget_registered()
         else:
             self._shell(block)
 
@@ -119,14 +122,17 @@ class Session:
         path.chmod(0o755)
 
 
-def _forget_registered() -> None:
-    """What an example registered is not there for others."""
-    for module, name in paml.REGISTRIES.values():
+def _forget_registered() -> list[tuple[str, str, object]]:
+    """What a document's examples registered is not there for other documents; returns it for the next of its own."""
+    found = []
+    for kind, (module, name) in paml.REGISTRIES.items():
         registry = getattr(import_module(module), name)
-        for entry in registry.all():
+        for entry, value in registry.all().items():
             origin = registry.origin(entry)
             if origin is not None and not origin.version:
                 registry.forget(entry)
+                found.append((kind, entry, value))
+    return found[::-1]  # methods, which come first, name rates and solvers
 
 
 @pytest.fixture(scope="module")
