@@ -194,7 +194,9 @@ class NotebookProgress(Progress):
 
 
 def for_terminal() -> Progress:
-    """Bars if standard error is a terminal, else lines."""
+    """Bars if standard error is a terminal, else lines; nothing if PAML_PROGRESS is 0."""
+    if _is_turned_off():
+        return SILENT
     console = Console(stderr=True)
     return BarProgress(console) if console.is_terminal else LineProgress()
 
@@ -205,7 +207,7 @@ def chosen(progress: Progress | bool | None) -> Progress:
         return progress
     if progress is not None and not isinstance(progress, bool):
         raise SettingsError(f"progress is {shortened(repr(progress))}", remedy="expected True, False or None")
-    if progress is None and os.environ.get("PAML_PROGRESS", "").strip().lower() in OFF:
+    if progress is None and _is_turned_off():
         return SILENT
     console = Console(stderr=True)
     if progress is not False and console.is_jupyter:
@@ -213,3 +215,7 @@ def chosen(progress: Progress | bool | None) -> Progress:
     if progress is not False and console.is_terminal:
         return BarProgress(console)
     return LineProgress() if progress else SILENT
+
+
+def _is_turned_off() -> bool:
+    return os.environ.get("PAML_PROGRESS", "").strip().lower() in OFF

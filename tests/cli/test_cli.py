@@ -178,6 +178,14 @@ def test_errors_are_one_line_without_traceback(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_progress_is_turned_off_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["data", "prepare", "synthetic", "users=60", "items=30", "--out"]
+    assert "done in" in run(*command, "A", cwd=tmp_path).stderr
+    monkeypatch.setenv("PAML_PROGRESS", "0")
+    assert run(*command, "B", cwd=tmp_path).stderr == ""
+    assert (tmp_path / "B").exists()
+
+
 def test_list_shows_sources_and_settings() -> None:
     shown = json.loads(run("data", "list", "--json").stdout)
     assert set(shown["sources"]) == set(SOURCES)
