@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -184,6 +185,15 @@ def test_progress_is_turned_off_by_the_environment(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PAML_PROGRESS", "0")
     assert run(*command, "B", cwd=tmp_path).stderr == ""
     assert (tmp_path / "B").exists()
+
+
+def test_a_schema_is_guessed_also_where_standard_output_is_closed(tables: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "x.toml"
+    command = [sys.executable, "-m", "paml", "data", "inspect", str(tables / "ratings.csv")]
+    for more in ([], ["--out", str(schema)]):
+        done = subprocess.run(f"{shlex.join([*command, *more])} >&-", shell=True, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert schema.exists()
 
 
 def test_list_shows_sources_and_settings() -> None:

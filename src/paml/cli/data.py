@@ -87,7 +87,7 @@ def _folder_of_output() -> Path:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if stat.S_ISREG(os.fstat(descriptor).st_mode) and path.is_file():
             return path.parent
-    except (OSError, ValueError):  # no such system, no real file
+    except (AttributeError, OSError, ValueError):  # closed, no such system, no real file
         pass
     return Path(Path.cwd().anchor)
 
