@@ -233,6 +233,15 @@ def test_two_who_write_the_same_file_take_turns(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path, error in ((tmp_path / "missing" / "file", FileNotFoundError), (tmp_path / "folder", IsADirectoryError)):
+        with pytest.raises(error) as raised:
+            write_text(path, "text")
+        assert raised.value.filename == str(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
 def test_what_a_killed_process_has_begun_is_not_written_to(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("other")

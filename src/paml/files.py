@@ -91,17 +91,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Whoever writes the same file at the same time waits for its turn.
     """
     partial = path.with_name(f".{path.name}.partial")
-    with os.fdopen(new_and_locked(partial), "wb") as file:  # until it has its name: nobody else's is renamed
-        try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if os.name != "posix":
-                file.close()  # an open file is not renamed there
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+    try:
+        with os.fdopen(new_and_locked(partial), "wb") as file:  # until it has its name: nobody else's is renamed
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                if os.name != "posix":
+                    file.close()  # an open file is not renamed there
+                partial.replace(path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        if str(error.filename) == str(partial):  # a name that nobody has given
+            error.filename = str(path)
+        raise
     sync_folder(path.parent)
 
 

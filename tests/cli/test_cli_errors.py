@@ -31,6 +31,10 @@ def test_the_option_of_an_argument_is_added(tmp_path: Path, tables: Path) -> Non
             ["data", "inspect", tables / "ratings.csv", "--out", tables],
             f"{tables}: already exists; choose another file",
         ),
+        (
+            ["data", "inspect", tables / "ratings.csv", "--out", "missing/x.toml"],
+            "missing/x.toml: cannot be written (No such file or directory); choose another file (--out)",
+        ),
     ):
         found = complaint(*arguments, cwd=tmp_path)
         assert found.startswith(f"error: {message}")

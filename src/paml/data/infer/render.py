@@ -33,7 +33,11 @@ class Inspection:
     def write(self, path: Path) -> None:
         """Write the schema file; an existing one is not touched."""
         refuse_existing(path)
-        write_text(path, self.text)
+        try:
+            write_text(path, self.text)
+        except OSError as error:
+            what = f"cannot be written ({error.strerror})"
+            raise DataError(what, where=path, remedy="choose another file", argument="out") from None
 
 
 def inspect(files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, target: str | None = None) -> str:
