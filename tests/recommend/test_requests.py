@@ -75,6 +75,7 @@ def test_profile_and_ratings_may_be_missing(run: paml.Run) -> None:
     assert not np.allclose(woman.predict(everything), nothing.predict(everything), atol=1e-4)
     unknown = run.adapt({"gender": "unheard of", "age": None, "zip": ""}, ratings)
     np.testing.assert_array_equal(unknown.predict(everything), run.adapt(ratings=ratings).predict(everything))
+    assert unknown.group is None  # as if nothing was given
     # written as a number or as text
     as_text, as_number = run.adapt({"age": "25"}, ratings), run.adapt({"age": 25.0}, ratings)
     np.testing.assert_array_equal(as_text.predict(everything), as_number.predict(everything))

@@ -227,7 +227,7 @@ class Encoding:
     def group(self, profile: Values) -> Group | None:
         """Major with more common values than the protocol's limit; None if nothing of the profile is known."""
         given = {name: profile[name] for name in self._common if profile.get(name) not in (None, "")}
-        if not given:
+        if given.keys() <= set(self.unknown(profile)):  # or nothing is given
             return None
         hits = sum(_is_common(value, self._common[name]) for name, value in given.items())
         return "major" if hits > self._major_above else "minor"
