@@ -165,14 +165,16 @@ class Database:
         except NoFreeConnection:
             raise self._unavailable("all connections are in use") from None
         except DatabaseError as error:
+            if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                raise self._unavailable(_reason(error), "check the name, or restore a backup") from error
             if isinstance(error, OperationalError | InternalError) or type(error) is DatabaseError:
                 raise self._unavailable(_reason(error)) from error
             raise
         except InterfaceError as error:
             raise self._unavailable(_reason(error)) from error
 
-    def _unavailable(self, reason: str) -> StoreUnavailable:
-        return StoreUnavailable(f"the database is not available ({reason})", where=self.where, remedy="try again soon")
+    def _unavailable(self, reason: str, remedy: str = "try again soon") -> StoreUnavailable:
+        return StoreUnavailable(f"the database is not available ({reason})", where=self.where, remedy=remedy)
 
 
 def file_url(file: Path) -> str:
