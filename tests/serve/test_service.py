@@ -319,6 +319,14 @@ def test_keys_are_managed_by_the_command(trained: paml.Run, tmp_path: Path) -> N
     assert "no key named 'phone'" in str(again)
 
 
+@pytest.mark.parametrize("options", [["--list-keys"], ["--revoke-key", "phone"], ["--new-key", ""]], ids=" ".join)
+def test_keys_that_cannot_be_managed_leave_no_store(options: list[str], trained: paml.Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'users.sqlite'}"
+    done = CliRunner().invoke(app, ["serve", str(trained.path), "--store", url, *options])
+    assert isinstance(done.exception, paml.PamlError)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_port_in_use_and_invalid_runs_are_refused_in_a_sentence(trained: paml.Run, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -156,12 +156,15 @@ def serve_command(
     try:
         from paml.serve.limits import Limits
         from paml.serve.server import Address, Options, open_store, serve
+        from paml.serve.store.values import check_name
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error.name} is not installed", remedy="pip install 'paml[serve]'") from None
     if new_key is None and (scope or expires):
         raise SettingsError("a scope and an end are given to a new key", remedy="name it", argument="new_key")
     if new_key is not None or revoke_key is not None or list_keys:
-        opened = open_store(path, store)
+        if new_key is not None:
+            check_name(new_key)
+        opened = open_store(path, store, create=new_key is not None)
         try:
             if new_key is not None:
                 typer.echo(

@@ -96,11 +96,11 @@ class Options:
     """Processes that serve."""
 
 
-def open_store(run: Path, url: str | None, max_users: int = MAX_USERS) -> Store:
-    """Where users are kept: the given database, or a file in the run's folder."""
+def open_store(run: Path, url: str | None, max_users: int = MAX_USERS, *, create: bool = True) -> Store:
+    """Where users are kept: the given database, or a file in the run's folder, which is made if there is none."""
     if url is None and not run.is_dir():
         raise FormatError("no such run", where=run, remedy="give a folder made by 'paml train'")
-    return Store.open(url or file_url(run / STORE_NAME), max_users=max_users)
+    return Store.open(url or file_url(run / STORE_NAME), max_users=max_users, create=create)
 
 
 def say_where(store: Store, *, chosen: bool) -> None:

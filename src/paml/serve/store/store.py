@@ -113,12 +113,12 @@ class Store:
         self._put_ratings = row.on_conflict_do_update(index_elements=["number", "item"], set_=values)
 
     @classmethod
-    def open(cls, url: str, *, max_ratings: int = MAX_RATINGS, max_users: int = MAX_USERS) -> Self:
+    def open(cls, url: str, *, max_ratings: int = MAX_RATINGS, max_users: int = MAX_USERS, create: bool = True) -> Self:
         """Open, create or migrate the store at `sqlite:///FILE` or `postgresql://...`; a newer version is refused.
 
-        `max_users` is how many users it may hold; 0 for any number.
+        `max_users` is how many users it may hold; 0 for any number. With `create=False`, a file must exist.
         """
-        database = Database(url)
+        database = Database(url, create=create)
         try:
             with database.writing() as connection:
                 migrate(connection, database.where)
