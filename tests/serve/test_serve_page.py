@@ -242,6 +242,20 @@ def test_every_width_and_light_and_dark(browser: Any, server: Server, width: int
     here.leave()
 
 
+@pytest.mark.parametrize(("high", "width"), [(5, 320), (5, 1280), (10, 320), (10, 360), (10, 390), (10, 1280)])
+def test_a_finger_on_remove_removes_at_every_width(browser: Any, server: Server, high: int, width: int) -> None:
+    here = Visit(browser, server.url, (width, 740), has_touch=True).ready()
+    here.on_scale(1, high, 1)
+    here.rate("#results", 3)
+    remove = here.page.get_by_role("button", name=re.compile("Remove the rating"))
+    remove.scroll_into_view_if_needed()
+    box = remove.bounding_box()
+    here.until(lambda: here.page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2))
+    assert here.ask()["ratings"] == []
+    assert here.page.evaluate("document.documentElement.scrollWidth") <= width
+    here.leave()
+
+
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_rows_move_only_for_those_who_like_it(browser: Any, server: Server, motion: str) -> None:
     here = Visit(browser, server.url, reduced_motion=motion).ready()
