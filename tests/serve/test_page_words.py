@@ -158,3 +158,15 @@ def test_space_in_the_list_of_titles_does_not_store_when_left(visit: Visit) -> N
     visit.until(lambda: keys.press("Enter"))
     assert [rating["value"] for rating in visit.ask()["ratings"]] == [1]
     assert re.search(r"1 of 5", visit.text("#news"))
+
+
+@pytest.mark.parametrize("values", [["a", "b"], []])
+@pytest.mark.parametrize("given", ["a", None, ["a"]])
+def test_a_field_of_several_values_shows_whatever_is_stored(visit: Visit, given: object, values: list[str]) -> None:
+    """A program may have stored one text, or null, which the service takes."""
+    visit.seeing("/v1/model", fields=[{"name": "tags", "kind": "multi", "values": values}])
+    visit.seeing(f"/v1/users/{visit.id}", profile={"tags": given})
+    visit.page.reload()
+    visit.ready()
+    shown = "e => e.multiple ? [...e.selectedOptions].map(o => o.value) : e.value.split(', ').filter(Boolean)"
+    assert visit.page.get_by_label("Tags").evaluate(shown) == (["a"] if given else [])

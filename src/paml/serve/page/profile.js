@@ -69,7 +69,9 @@ function typed(id, values, value) {
   return [input, element("datalist", { id: `${id}-values` }, ...options(values.slice(0, MAX_SUGGESTED), []))];
 }
 
-function several(id, values, chosen = []) {
+/** The values of a field that may have several; another client may have stored one text, or null. */
+function several(id, values, given) {
+  const chosen = [given ?? []].flat();
   const hint = `${UNSET}; separate by commas`;
   if (!values.length) return element("input", { id, value: chosen.join(", "), placeholder: hint });
   const shown = options(values.slice(0, MAX_SUGGESTED), chosen);
