@@ -170,3 +170,22 @@ def test_a_field_of_several_values_shows_whatever_is_stored(visit: Visit, given:
     visit.ready()
     shown = "e => e.multiple ? [...e.selectedOptions].map(o => o.value) : e.value.split(', ').filter(Boolean)"
     assert visit.page.get_by_label("Tags").evaluate(shown) == (["a"] if given else [])
+
+
+def test_ratings_are_shown_and_said_as_they_were_given(visit: Visit) -> None:
+    """In steps of 0.1 (0.1 + 0.2 is not 0.3), in single precision, and with more than three digits."""
+    shown = "[...document.querySelectorAll('#ratings fieldset')].map(f => f.querySelectorAll('label.full').length)"
+    rated = [{"item": str(k), "title": f"Film {k}", "context": {}} for k in range(3)]
+    stored = [{**entry, "value": value} for entry, value in zip(rated, (0.3, 0.7, 0.699999988079071), strict=True)]
+    visit.seeing(f"/v1/users/{visit.id}", ratings=stored)
+    visit.on_scale(0, 1, 0.1)
+    assert visit.page.evaluate(shown) == [8, 8, 4]  # the newest first
+    checked = visit.page.locator("#ratings input:checked")
+    assert [float(one.get_attribute("value")) for one in checked.all()] == [0.7, 0.7, 0.3]
+    assert visit.page.locator("#question label").nth(3).get_attribute("title") == "0.3 of 1"
+    visit.page.route("**/ratings", lambda route: route.fulfill(json={"id": visit.id, "ratings": 1}))
+    visit.on_scale(0, 2000, 0.25)
+    typed = visit.page.locator("#question input")
+    typed.fill("1010.25")
+    visit.until(lambda: typed.press("Enter"))
+    assert "1,010.25 of 2,000:" in visit.text("#news")

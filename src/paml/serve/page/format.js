@@ -9,6 +9,15 @@ export const percent = (part) => share.format(part);
 export const rounded = (number) => digits.format(number);
 export const nameOf = (entry) => entry.title || entry.item;
 
+/** How many decimals a number has. */
+export const decimals = (number) => (String(number).split(".")[1] ?? "").length;
+
+/** Writes numbers with at most so many decimals. */
+export function withDecimals(most) {
+  const format = new Intl.NumberFormat("en", { maximumFractionDigits: most });
+  return (number) => format.format(number);
+}
+
 /** "a", "a and b", "a, b and c" */
 export function listed(parts) {
   return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;

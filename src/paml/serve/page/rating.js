@@ -3,6 +3,7 @@
 import { element, symbol } from "./dom.js";
 import { nameOf } from "./format.js";
 
+const SAME = 1e-3; // steps that a value may be off its mark: 0.1 + 0.2 is 0.3
 let controls = 0; // radio inputs are grouped by name
 
 /**
@@ -15,7 +16,8 @@ export function ratingControl(scale, entry, current, send, { onLeave = true } = 
   const name = `rating-${(controls += 1)}`;
   const legend = element("legend", { class: "unseen" }, `${scale.words.act} ${nameOf(entry)}`);
   const kind = scale.stars ? "stars" : "choice";
-  const about = { "data-item": entry.item, "data-marks": scale.values.length, "aria-describedby": "keys" };
+  const marks = { "data-marks": scale.values.length, "data-step": scale.step ?? 1 };
+  const about = { "data-item": entry.item, ...marks, "aria-describedby": "keys" };
   const control = element("fieldset", { class: kind, ...about }, legend);
   for (const value of scale.values) {
     const input = element("input", { type: "radio", name, value });
@@ -68,12 +70,13 @@ function listen(control, scale, send, onLeave) {
 /** Fill the stars up to a value: the marks after the checked one stay empty. */
 export function show(control, value) {
   control.dataset.shown = value ?? "";
+  const near = SAME * Number(control.dataset.step);
   for (const input of control.querySelectorAll("input")) {
     const number = Number(input.value);
     if (input.type === "number") input.value = value ?? "";
     else {
-      input.checked = number === value;
-      input.parentElement.classList.toggle("full", number <= value);
+      input.checked = Math.abs(number - value) < near;
+      input.parentElement.classList.toggle("full", number < value + near);
     }
   }
 }
@@ -81,8 +84,9 @@ export function show(control, value) {
 const star = (scale, value) => [symbol("star"), element("span", { class: "unseen" }, scale.value(value))];
 
 function numberControl(scale, entry, current, send) {
-  const { low, high } = scale;
-  const range = { type: "number", min: low, max: high, step: scale.step ?? "any", placeholder: `${low} to ${high}` };
+  const [low, high] = [scale.low, scale.high].map(scale.short);
+  const limits = { min: scale.low, max: scale.high, step: scale.step ?? "any" };
+  const range = { type: "number", ...limits, placeholder: `${low} to ${high}` };
   const name = `Rate ${nameOf(entry)}, ${low} to ${high}`;
   const input = element("input", { ...range, value: current, "aria-label": name });
   input.addEventListener("change", () => {

@@ -1,8 +1,9 @@
 // What a rating is on this server: its possible values, and how values and scores are written.
 
-import { percent, rounded } from "./format.js";
+import { decimals, percent, withDecimals } from "./format.js";
 
 const MAX_STARS = 11;
+const MAX_DECIMALS = 10;
 
 /** The scale of a target as /v1/model describes it. */
 export function scaleOf(target) {
@@ -11,19 +12,22 @@ export function scaleOf(target) {
   const { low, high } = target;
   const step = target.step ?? (Number.isInteger(low) && Number.isInteger(high) ? 1 : null);
   const marks = step === null ? Infinity : Math.round((high - low) / step) + 1;
+  const level = (k) => Number((low + k * step).toFixed(MAX_DECIMALS)); // without the noise of 0.1 + 0.2
+  const places = step === null ? MAX_DECIMALS : Math.max(decimals(low), decimals(step));
+  const written = withDecimals(Math.min(places, MAX_DECIMALS));
   return {
     stars: true,
     words: RATED,
     low,
     high,
     step,
-    values: marks <= MAX_STARS ? Array.from({ length: marks }, (_, k) => low + k * step) : null,
-    value: (number) => `${rounded(number)} of ${rounded(high)}`,
-    short: (number) => rounded(number),
+    values: marks <= MAX_STARS ? Array.from({ length: marks }, (_, k) => level(k)) : null,
+    value: (number) => `${written(number)} of ${written(high)}`,
+    short: written,
     score: (number) => number.toFixed(high - low > 20 ? 0 : 1),
     effect: (number) => signed(number.toFixed(2)),
     height: (number) => (number - low) / (high - low),
-    range: `ratings from ${rounded(low)} to ${rounded(high)}`,
+    range: `ratings from ${written(low)} to ${written(high)}`,
   };
 }
 
