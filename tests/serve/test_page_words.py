@@ -189,3 +189,37 @@ def test_ratings_are_shown_and_said_as_they_were_given(visit: Visit) -> None:
     typed.fill("1010.25")
     visit.until(lambda: typed.press("Enter"))
     assert "1,010.25 of 2,000:" in visit.text("#news")
+
+
+def test_arrow_keys_choose_a_number_and_send_nothing(visit: Visit) -> None:
+    """On a scale with more values than there is room for stars."""
+    page, keys, sent = visit.page, visit.page.keyboard, []
+
+    def store(route: Any) -> None:
+        sent.append(route.request.post_data_json["ratings"][0]["value"])
+        route.fulfill(json={"id": visit.id, "ratings": len(sent)})
+
+    page.route("**/ratings", store)
+    visit.on_scale(0, 20, 0.25)
+    listed, asked = page.locator("#results input").nth(3), page.locator("#question input")
+    for field in (listed, asked):
+        field.focus()
+        for _ in range(3):
+            keys.press("ArrowUp")
+    page.wait_for_function("() => document.querySelector('#news').textContent !== ''")
+    assert sent == [0.75]  # by leaving the list
+    assert asked.input_value() == "0.75"
+    assert "Enter sends" in visit.text("#question .keys")
+    page.get_by_role("button", name="Not seen").focus()
+    assert asked.input_value() == "", "nothing was meant"
+    asked.fill("7.25")
+    visit.until(lambda: keys.press("Enter"))
+    assert sent == [0.75, 7.25]
+    listed.fill("0.750")
+    keys.press("Tab")  # what is stored already is not sent again
+    listed.fill("3.1")
+    keys.press("Enter")  # no level of the scale
+    listed.fill("3.25")
+    visit.until(lambda: keys.press("Enter"))
+    listed.blur()
+    assert sent == [0.75, 7.25, 3.25]

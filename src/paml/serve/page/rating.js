@@ -9,10 +9,11 @@ let controls = 0; // radio inputs are grouped by name
 /**
  * A control for one item; `send(value)` is called when a value is chosen. A click and a digit choose at once. With
  * the keyboard it is a group of radio buttons: arrow keys move, and Space on an empty group takes the first mark, but
- * nothing is sent before Enter or Space confirm it or, if `onLeave` and after an arrow key, the focus leaves.
+ * nothing is sent before Enter or Space confirm it or, if `onLeave` and after an arrow key, the focus leaves. A scale
+ * with too many values for marks has a number, which is sent in the same way.
  */
 export function ratingControl(scale, entry, current, send, { onLeave = true } = {}) {
-  if (scale.values === null) return numberControl(scale, entry, current, send);
+  if (scale.values === null) return numberControl(scale, entry, current, send, onLeave);
   const name = `rating-${(controls += 1)}`;
   const legend = element("legend", { class: "unseen" }, `${scale.words.act} ${nameOf(entry)}`);
   const kind = scale.stars ? "stars" : "choice";
@@ -83,14 +84,25 @@ export function show(control, value) {
 
 const star = (scale, value) => [symbol("star"), element("span", { class: "unseen" }, scale.value(value))];
 
-function numberControl(scale, entry, current, send) {
+/** A number, sent by Enter or, if `onLeave`, when the focus leaves: arrow keys and the spinner only choose it. */
+function numberControl(scale, entry, current, send, onLeave) {
   const [low, high] = [scale.low, scale.high].map(scale.short);
-  const limits = { min: scale.low, max: scale.high, step: scale.step ?? "any" };
-  const range = { type: "number", ...limits, placeholder: `${low} to ${high}` };
+  const limits = { min: scale.low, max: scale.high, step: scale.step ?? "any", enterkeyhint: "send" };
   const name = `Rate ${nameOf(entry)}, ${low} to ${high}`;
-  const input = element("input", { ...range, value: current, "aria-label": name });
-  input.addEventListener("change", () => {
-    if (input.value !== "" && input.reportValidity()) send(input.valueAsNumber);
+  const about = { placeholder: `${low} to ${high}`, "aria-label": name, "aria-describedby": "number-keys" };
+  const input = element("input", { type: "number", ...limits, ...about });
+  const control = element("div", { class: "number", "data-item": entry.item }, input);
+  const commit = () => {
+    const isNew = input.value !== "" && input.valueAsNumber !== parseFloat(control.dataset.shown);
+    if (!isNew || !input.reportValidity()) return;
+    control.dataset.shown = input.value; // so that it is not sent again when the focus leaves
+    send(input.valueAsNumber);
+  };
+  input.addEventListener("keydown", (event) => event.key === "Enter" && commit());
+  input.addEventListener("blur", () => {
+    if (onLeave) commit();
+    else show(control, control.dataset.shown);
   });
-  return element("div", { class: "number", "data-item": entry.item }, input);
+  show(control, current);
+  return control;
 }

@@ -17,7 +17,7 @@ export function scaleOf(target) {
   const written = withDecimals(Math.min(places, MAX_DECIMALS));
   return {
     stars: true,
-    words: RATED,
+    words: marks <= MAX_STARS ? RATED : NUMBERED,
     low,
     high,
     step,
@@ -43,6 +43,7 @@ const RATED = {
   refuse: "Not seen",
   hint: "Arrow keys choose, Enter or Space sends; or type the number.",
 };
+const NUMBERED = { ...RATED, hint: "Type the number, or choose it by arrow keys; Enter sends." };
 const CLICKED = {
   title: "Answer three, and the list changes.",
   noun: "answer",
