@@ -9,12 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import polars as pl
 import pytest
 
 import paml
 from paml.serve.server import Options, create_guarded
 from paml.serve.service import Service
 from paml.serve.store.store import MAX_RATINGS, Store
+from serve.inside import serving as inside
 from serve.serving import Server, head
 from waiting import PATIENCE
 
@@ -244,3 +246,38 @@ def test_a_user_who_has_rated_everything(client: httpx.Client, trained: paml.Run
     assert empty["items"] == [], "everything is seen"
     asked = refused(client.get("/v1/users/eager/next-question"), 404)
     assert asked["type"] == "urn:paml:nothing-to-ask"
+
+
+def test_all_items_that_are_recommended_can_be_named(tmp_path: Path) -> None:
+    """Also one with an id as long as the store takes, such as an address."""
+    long = "https://news.example/".ljust(500, "a")
+    rows = [(f"u{k % 30}", long if k % 9 == 0 else f"i{k % 9}", 1 + k % 5) for k in range(270)]
+    log = pl.DataFrame(rows, ["user_id", "item_id", "rating"], orient="row").unique(["user_id", "item_id"])
+    target = {"kind": "rating", "low": 1, "high": 5}
+    log_of = {"file": "log", "user": "user_id", "item": "item_id", "target": "rating"}
+    data = paml.prepare(
+        interactions=log, schema={"interactions": log_of, "target": target}, out=tmp_path / "data", min_interactions=3
+    )
+    run = paml.train(data, out=tmp_path / "run", epochs=1, ensemble_size=1)
+    with inside(run, f"sqlite:///{tmp_path / 'users.sqlite'}") as client:
+        client.put("/v1/users/anna", json={"profile": {}})
+        asked = client.get("/v1/users/anna/next-question", params={"skip": long})
+        assert (asked.status_code, asked.json()["item"] != long) == (200, True)
+        rated = {"ratings": [{"item": long, "value": 5}]}
+        assert client.post("/v1/users/anna/ratings", json=rated).json()["ratings"] == 1
+        assert client.post("/v1/recommend", json=rated).status_code == 200
+        assert client.get("/v1/users/anna/recommendations", params={"among": long}).status_code == 200
+        assert client.get("/v1/users/anna/predictions", params={"item": long}).status_code == 200
+        assert client.delete(f"/v1/users/anna/ratings/{quote(long, safe='')}").status_code == 204
+
+
+@pytest.mark.parametrize("item", ["new\nline", "x" * 501, "\x7f"])
+def test_items_that_no_request_can_name_are_not_served(
+    trained: paml.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str
+) -> None:
+    monkeypatch.setattr(trained.predictor.catalogue, "ids", ["1", item])
+    with (
+        pytest.raises(paml.DataError, match=r"no request can name the item '[^']+'; give all items ids of 1 to 500"),
+        inside(trained, f"sqlite:///{tmp_path / 'users.sqlite'}"),
+    ):
+        pass

@@ -30,6 +30,7 @@ from paml.serve.service import Service, recommendations
 from paml.serve.static import read_page
 from paml.serve.store.audit import NOBODY
 from paml.serve.store.store import StoredUser
+from paml.serve.store.values import MAX_ITEM
 from paml.training.run import Run
 
 RECOMMEND = "/v1/recommend"  # what new users ask
@@ -52,13 +53,13 @@ Name = Annotated[
 ItemName = Annotated[
     str,
     Path(
-        description="An item.", min_length=1, max_length=schemas.ID_LENGTH, examples=["318"], json_schema_extra=PATTERN
+        description="An item.", min_length=1, max_length=MAX_ITEM, examples=["318"], json_schema_extra=PATTERN
     ),
     BeforeValidator(segment),
     AfterValidator(schemas.usable),
 ]
-Named = Annotated[list[schemas.Identity], Query(max_length=schemas.MAX_NAMED)]
-MaybeNamed = Annotated[list[schemas.Identity] | None, Query(max_length=schemas.MAX_NAMED)]
+Named = Annotated[list[schemas.Item], Query(max_length=schemas.MAX_NAMED)]
+MaybeNamed = Annotated[list[schemas.Item] | None, Query(max_length=schemas.MAX_NAMED)]
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from paml.recommend.preference import By
 from paml.recommend.requests import Rating
+from paml.serve.store.values import MAX_ITEM
 
 ID_LENGTH = 200
 RATINGS_PER_CALL = 500
@@ -49,12 +50,12 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Identity = Annotated[
-    str,
-    Field(min_length=1, max_length=ID_LENGTH),
-    AfterValidator(usable),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": ID_LENGTH, "pattern": USABLE_PATTERN}),
-]
+def _id(most: int) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "minLength": 1, "maxLength": most, "pattern": USABLE_PATTERN})
+
+
+Identity = Annotated[str, Field(min_length=1, max_length=ID_LENGTH), AfterValidator(usable), _id(ID_LENGTH)]
+Item = Annotated[str, Field(min_length=1, max_length=MAX_ITEM), AfterValidator(usable), _id(MAX_ITEM)]
 _TEXT: dict[str, Any] = {"type": "string", "maxLength": TEXT_LENGTH, "pattern": USABLE_PATTERN}
 FIELD_VALUE: dict[str, Any] = {
     "anyOf": [
@@ -80,8 +81,6 @@ ADVICE: dict[str, Any] = {
     "chance": 0.0213,
     "because": [{"item": "318", "title": TITLE, "value": 5.0, "effect": 0.31}],
 }
-
-
 ADVISED: dict[str, Any] = {"rate": 0.82, "group": "major", "unknown": [], "items": [ADVICE]}
 
 
@@ -102,7 +101,7 @@ class ProfileIn(Request):
 class RatingIn(Request):
     """A user's rating of an item, on the model's scale (a click: 0 or 1; a choice: its strength, usually 1)."""
 
-    item: Identity
+    item: Item
     value: Finite
     context: FieldValues = Field(default_factory=dict)
 
@@ -138,7 +137,7 @@ class RecommendIn(Rated):
     ratings: Annotated[list[RatingIn], Field(max_length=RATINGS_PER_CALL)] = Field(default_factory=list)
     n: Annotated[int, Field(strict=True, ge=1, le=MAX_ITEMS), BeforeValidator(_whole)] = 10
     why: Annotated[int, Field(strict=True, ge=0, le=MAX_REASONS), BeforeValidator(_whole)] = 0
-    among: Annotated[list[Identity], Field(max_length=MAX_NAMED)] | None = None
+    among: Annotated[list[Item], Field(max_length=MAX_NAMED)] | None = None
     exclude_seen: Annotated[bool, Field(strict=True)] = True
     by: By | None = None
 

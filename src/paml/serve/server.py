@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from paml.errors import FormatError, PamlError, SettingsError
+from paml.errors import DataError, FormatError, PamlError, SettingsError
 from paml.recommend.threads import use_threads
 from paml.serve.access import Access
 from paml.serve.connections import Connection, Connections
@@ -25,9 +25,11 @@ from paml.serve.direct import Direct
 from paml.serve.limits import Limits
 from paml.serve.middleware import LOOPBACK, Guard
 from paml.serve.routes import RECOMMEND, create_app, line_of, methods_of
+from paml.serve.schemas import UNUSABLE
 from paml.serve.service import Service
 from paml.serve.store.database import file_url
 from paml.serve.store.store import MAX_USERS, Store
+from paml.serve.store.values import MAX_ITEM, shown
 from paml.serve.telemetry import forget_process, share_metrics
 from paml.serve.workers import supervise
 from paml.terminal import printable
@@ -162,6 +164,7 @@ def _opened(run: Run, options: Options) -> tuple[Service, Guard]:
 
 def create_guarded(run: Run, service: Service, options: Options) -> Guard:
     """The whole application: behind a guard that asks for a key if there ever was one, or if others can connect."""
+    check_items(run)
     address = options.address
     always = address.why_public is not None or service.needs_key()
     if always and not service.has_valid_key():
@@ -181,6 +184,18 @@ def create_guarded(run: Run, service: Service, options: Options) -> Guard:
         methods_of(app),
         line_of(service),
     )
+
+
+def check_items(run: Run) -> None:
+    """Refuse a run with an item that would be recommended and asked about, and that no request could name."""
+    for item in run.predictor.catalogue.ids:
+        if 0 < len(item) <= MAX_ITEM and not UNUSABLE.search(item):
+            continue
+        raise DataError(
+            f"no request can name the item {shown(printable(item))}",
+            where=run.path,
+            remedy=f"give all items ids of 1 to {MAX_ITEM} characters without control characters, and train again",
+        )
 
 
 def bind(address: Address, *, divided: bool = False) -> socket.socket:

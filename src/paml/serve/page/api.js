@@ -11,11 +11,12 @@ const REMEDIES = {
   503: (detail) => `The server cannot store or read ratings at the moment (${detail}). Try again soon.`,
 };
 
-/** Something the visitor should read; `status` 0 means that there was no answer at all. */
+/** Something the visitor should read; `status` 0 means that there was no answer, `value` is what was refused. */
 export class Trouble extends Error {
-  constructor(status, message) {
+  constructor(status, message, value) {
     super(message);
     this.status = status;
+    this.value = value;
   }
 }
 
@@ -57,5 +58,5 @@ async function troubleOf(answer) {
   const problem = await answer.json().catch(() => ({}));
   const detail = problem.detail || problem.title || `The server answered ${answer.status} and gave no reason.`;
   const remedy = REMEDIES[answer.status] ?? ((text) => text.charAt(0).toUpperCase() + text.slice(1));
-  return new Trouble(answer.status, remedy(detail));
+  return new Trouble(answer.status, remedy(detail), problem.value);
 }

@@ -10,13 +10,14 @@ import { RatedList } from "./rated.js";
 import { scaleOf } from "./scale.js";
 import { Finder } from "./finder.js";
 import { legend, rateProfileFigure, rateProfileText } from "./rate-profile.js";
-import { forgetSkipped, forgetVisitor, isNew, session, skip, skipped, visitor } from "./storage.js";
+import { forgetSkipped, forgetSkippedOne, forgetVisitor, isNew, session, skip, skipped, visitor } from "./storage.js";
 import { TopTen } from "./topten.js";
 import { count, listed, nameOf } from "./format.js";
 
 const TOP = 10;
 const REASONS = 5;
 const NEWS_SECONDS = 8;
+const TRIES = 5; // skipped titles that this server does not know, before all are forgotten
 
 let scale, topTen, rated, finder, form; // of this server's model, made once by `begin`
 let profile = {};
@@ -121,13 +122,14 @@ function holdStill() {
 }
 
 /** The next question, or null when there is nothing left to ask. */
-async function nextQuestion() {
+async function nextQuestion(tries = TRIES) {
   const skips = skipped().map((item) => `skip=${encodeURIComponent(item)}`).join("&");
   return ask("GET", `${mine("next-question")}${skips && `?${skips}`}`).catch((error) => {
     if (error.status === 404) return null;
     if (error.status !== 422 || !skips) throw error;
-    forgetSkipped(); // this server's titles have changed: it does not know what was skipped
-    return nextQuestion();
+    // this server's titles have changed: it does not know one that was skipped, or hardly any
+    if (tries === 0 || !forgetSkippedOne(error.value)) forgetSkipped();
+    return nextQuestion(tries - 1);
   });
 }
 

@@ -1,6 +1,7 @@
 // What this browser keeps: the visitor's id and skipped questions for good, a server's key until the tab is closed.
 
 const MAX_SKIPPED = 100; // they are sent in a URL, which must not grow without limit
+const MAX_LENGTH = 6000; // of all of them, encoded: many proxies take no more than 8,000 characters
 
 /** A browser's storage under our own prefix; where it is blocked, memory that lasts as long as the page. */
 function storageOf(kind) {
@@ -45,10 +46,24 @@ export function visitor() {
 export const skipped = () => JSON.parse(local.get("skipped") ?? "[]");
 
 export function skip(item) {
-  local.set("skipped", JSON.stringify([...skipped().filter((other) => other !== item), item].slice(-MAX_SKIPPED)));
+  const kept = [...skipped().filter((other) => other !== item), item].slice(-MAX_SKIPPED);
+  while (kept.length > 1 && encodeURIComponent(kept.join("")).length > MAX_LENGTH) kept.shift();
+  keepSkipped(kept);
 }
 
+const keepSkipped = (items) => local.set("skipped", JSON.stringify(items));
+
 export const forgetSkipped = () => local.remove("skipped");
+
+/** Forget one, named as the service names it, which shortens what is long; whether it was there. */
+export function forgetSkippedOne(named) {
+  const [start, more] = String(named).split("... ("); // 60 characters, and how many there are
+  const isMeant = (item) => item === named || (more && item.startsWith(start));
+  const kept = skipped().filter((item) => !isMeant(item));
+  const found = kept.length < skipped().length;
+  keepSkipped(kept);
+  return found;
+}
 
 export function forgetVisitor() {
   local.remove("visitor");
