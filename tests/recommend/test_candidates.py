@@ -13,6 +13,7 @@ import paml
 from paml.engine.joint import JointTable
 from paml.recommend import candidates
 from paml.recommend.candidates import CandidateIndex, Measured, Probe, index_of, recall
+from paml.recommend.plan import Plan
 from paml.recommend.predictor import Predictor
 from recommend.test_plan import FACTORS, predictor_of
 
@@ -65,14 +66,19 @@ def test_with_all_items_as_candidates_lists_are_exact(
 
 
 @pytest.mark.usefixtures("small_counts")
-def test_few_candidates_find_most_of_the_best(many_items: paml.Dataset, tmp_path: Path) -> None:
+def test_few_candidates_find_most_of_the_best(
+    many_items: paml.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     predictor = predictor_of(many_items, tmp_path, "ridge", {**RATING, "affinity_fields": ("genre",)})
     assert predictor.measured is not None
     assert predictor.measured.recall >= candidates.MIN_RECALL
+    direction, exact = Plan.direction, predictor.adapt({}, {}).recommend(10, among=predictor.catalogue.ids)
     rated = [str(k) for k in range(0, 400, 2)]  # more than the candidates, were they not added to these
     found = predictor.adapt({}, dict.fromkeys(rated, 5)).recommend(10)
     assert len(found) == 10
     assert not {one.item for one in found} & set(rated)
+    monkeypatch.setattr(Plan, "direction", lambda plan, users: torch.zeros_like(direction(plan, users)))
+    assert predictor.adapt({}, {}).recommend(10) == exact, "FAISS finds nothing for zeros: all items are scored"
 
 
 @torch.inference_mode()

@@ -165,11 +165,15 @@ class Predictor:
         ]
 
     def candidates(self, users: AdaptedUsers | PlannedUsers, n: int, more: int) -> np.ndarray | None:
-        """Rows of the items that may be the n best for a single user, and of some more; None without an index."""
+        """Rows of the items that may be the n best for a single user, and of some more.
+
+        None without an index, or if it finds too few: FAISS finds nothing for weights of zero.
+        """
         if self.index is None or self.measured is None or self.plan is None or isinstance(users, AdaptedUsers):
             return None
         count = self.measured.candidates * max(1, n // RECALL_AT) + more
-        return self.index.find(self.plan.direction(users), count, self.measured.breadth)
+        found_R = self.index.find(self.plan.direction(users), count, self.measured.breadth)
+        return found_R if len(found_R) >= min(n + more, len(self.index)) else None
 
     @torch.inference_mode()
     def _probes(self) -> list[Probe]:
