@@ -310,6 +310,12 @@ def test_keys_are_managed_by_the_command(trained: paml.Run, tmp_path: Path) -> N
     assert f"  read   until {short.expires.isoformat()}  short" in run("--list-keys").stdout
     assert run("--revoke-key", "phone").exit_code == 0
     assert store.check_key(secret) is None
+    for options in (("--revoke-key", "phone"), ("--list-keys",)):
+        both = run("--new-key", "third", *options)
+        assert (both.exit_code, both.stdout) == (1, ""), "nothing is done"
+        assert "commands of their own; give only one" in str(both.exception)
+    left = store.keys()
+    assert [key.name for key in left] == ["short"]
     store.close()
     nameless = run("--scope", "read").exception
     assert isinstance(nameless, paml.PamlError)

@@ -161,7 +161,10 @@ def serve_command(
         raise SettingsError(f"{error.name} is not installed", remedy="pip install 'paml[serve]'") from None
     if new_key is None and (scope or expires):
         raise SettingsError("a scope and an end are given to a new key", remedy="name it", argument="new_key")
-    if new_key is not None or revoke_key is not None or list_keys:
+    asked = [new_key is not None, revoke_key is not None, list_keys]
+    if sum(asked) > 1:
+        raise SettingsError("--new-key, --revoke-key and --list-keys are commands of their own", remedy="give only one")
+    if any(asked):
         if new_key is not None:
             check_name(new_key)
         opened = open_store(path, store, create=new_key is not None)
