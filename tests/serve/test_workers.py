@@ -79,6 +79,9 @@ def test_workers_answer_as_one_and_the_dead_are_replaced(pair: Server, trained: 
     # of all workers together, whichever is asked; a request is counted after its answer was sent
     wait_until(lambda: counted(pair, "/v1/recommend") == REQUESTS, "not all requests are counted")
     assert "paml_store_writable 1.0" in httpx.get(f"{pair.url}/metrics").text
+    assert re.findall(r"(?m)^paml_index_candidates.*", httpx.get(f"{pair.url}/metrics").text) == [
+        "paml_index_candidates 0.0"
+    ]
 
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: len(workers(pair)) == 3, "no new worker")

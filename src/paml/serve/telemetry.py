@@ -77,6 +77,7 @@ class Metrics:
             "paml_index_candidates",
             "Items that the index proposes and that are scored; 0 if all are.",
             registry=registry,
+            multiprocess_mode="livemin",
         )
         self.connections = Gauge(
             "paml_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
