@@ -281,6 +281,20 @@ def test_check_finds_what_cannot_be(url: str, change: str, said: str) -> None:
     assert any(said in fault for fault in check(url).faults)
 
 
+def test_a_backup_is_not_served_and_stays_one(tmp_path: Path) -> None:
+    back_up_of = tmp_path / "backup.sqlite"
+    fill(url := file_url(tmp_path / "users.sqlite"))
+    back_up(url, back_up_of)
+    with pytest.raises(
+        FormatError, match=r"backup\.sqlite.* is a backup, not a store; .*'paml store restore FILE STORE'"
+    ):
+        Store.open(file_url(back_up_of))
+    report = check(file_url(back_up_of))
+    assert (report.is_backup, report.faults) == (True, [])
+    restore(back_up_of, file_url(tmp_path / "new.sqlite"))
+    Store.open(file_url(tmp_path / "new.sqlite")).close()
+
+
 def test_the_commands(tmp_path: Path) -> None:
     fill(file_url(tmp_path / "users.sqlite"))
     assert run("store", "check", tmp_path).stdout == "12 users, 78 ratings, 1 keys\n"

@@ -14,10 +14,11 @@ from pathlib import Path
 from sqlalchemy import text
 
 from paml.errors import FormatError, PamlError
-from paml.serve.store.checking import BACKUP, Report, inspect_store
+from paml.serve.store.checking import Report, inspect_store
 from paml.serve.store.copying import copy, digest, get_counter, set_counter
 from paml.serve.store.database import Database, file_url, sync_folder
 from paml.serve.store.migrations import STEPS, migrate, version_of
+from paml.serve.store.schema import BACKUP
 
 BESIDE = ("-wal", "-shm", "-journal")  # what SQLite keeps next to a file
 

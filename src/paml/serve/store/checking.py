@@ -13,10 +13,9 @@ from paml.serve.store.api_keys import SCOPES
 from paml.serve.store.copying import digest, get_counter, tables
 from paml.serve.store.database import Database
 from paml.serve.store.migrations import STEPS, version_of
-from paml.serve.store.schema import keys, ratings, state, users
+from paml.serve.store.schema import BACKUP, keys, ratings, state, users
 
 SHOWN = 20  # faults of a kind
-BACKUP = "paml_backup"  # the table of a backup that holds its digest
 DIGEST = re.compile("[0-9a-f]{64}")
 
 

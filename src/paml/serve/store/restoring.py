@@ -23,11 +23,11 @@ from sqlalchemy import Connection, func, select, text, update
 from paml.errors import FormatError, PamlError, StoreUnavailable
 from paml.serve.store import audit
 from paml.serve.store.backup import BESIDE, checked, finish, new_file
-from paml.serve.store.checking import BACKUP, Report
+from paml.serve.store.checking import Report
 from paml.serve.store.copying import NAMES, WHO_MAY, copy, get_counter, set_counter, tables
 from paml.serve.store.database import Database, file_url, sync_folder
 from paml.serve.store.migrations import migrate
-from paml.serve.store.schema import keys, state, users
+from paml.serve.store.schema import BACKUP, keys, state, users
 
 LEAP = 10**9  # versions that a store may have given since its backup without anybody knowing
 SHARED = (510, 0x40000002)  # bytes of a file that SQLite locks for as long as a connection with a log is open

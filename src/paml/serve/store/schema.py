@@ -2,6 +2,7 @@
 
 from sqlalchemy import BigInteger, Column, Double, ForeignKey, Integer, MetaData, Sequence, Table, Text
 
+BACKUP = "paml_backup"  # the table of a backup that holds its digest; no store has it
 metadata = MetaData()
 
 schema = Table("paml_schema", metadata, Column("version", Integer, nullable=False))

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, inspect, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from paml.errors import InputError, StoreUnavailable, TooManyRatings, TooManyUsers, UnknownUser
+from paml.errors import FormatError, InputError, StoreUnavailable, TooManyRatings, TooManyUsers, UnknownUser
 from paml.recommend.requests import Rating
 from paml.serve.store import api_keys, audit as audit_log
 from paml.serve.store.database import Database
 from paml.serve.store.migrations import migrate
 from paml.serve.store.schema import (
+    BACKUP,
     counter,
     keys as keys_table,
     ratings as ratings_table,
@@ -114,13 +115,14 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, max_ratings: int = MAX_RATINGS, max_users: int = MAX_USERS, create: bool = True) -> Self:
-        """Open, create or migrate the store at `sqlite:///FILE` or `postgresql://...`; a newer version is refused.
+        """Open, create or migrate the store at `sqlite:///FILE` or `postgresql://...`; no newer version and no backup.
 
         `max_users` is how many users it may hold; 0 for any number. With `create=False`, a file must exist.
         """
         database = Database(url, create=create)
         try:
             with database.writing() as connection:
+                _refuse_backup(connection, database.where)
                 migrate(connection, database.where)
         except BaseException:
             database.close()
@@ -297,6 +299,13 @@ class Store:
         if found is None:
             raise UnknownUser(f"there is no user {shown(user)}", remedy="create them first")
         return found.number, found.version
+
+
+def _refuse_backup(connection: Connection, where: str) -> None:
+    """A backup that somebody writes into is none any more."""
+    if inspect(connection).has_table(BACKUP):
+        remedy = "make a store of it with 'paml store restore FILE STORE'"
+        raise FormatError("is a backup, not a store", where=where, remedy=remedy)
 
 
 def _rated(connection: Connection, number: int) -> tuple[Rating, ...]:
