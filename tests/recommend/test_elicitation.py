@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -210,3 +211,32 @@ def test_shares_and_directions_come_from_training_users(world: paml.Dataset) -> 
     assert error < 1.1 * np.linalg.norm(size_K[16:] ** 2 / end)
     assert (known.noise_I > 0).all()
     assert known.chances(torch.tensor([[0]]), torch.ones(1, 1), torch.ones(1, 1)).min() >= MIN_CHANCE
+
+
+def test_a_number_far_outside_training_has_a_question_and_no_negative_gain(tmp_path: Path) -> None:
+    """A field without limits and a network of several layers: features are thousands of times what they were."""
+    rng = np.random.default_rng(0)
+    rated = [(user, int(item), int(rng.integers(1, 6))) for user in range(60) for item in rng.choice(20, 12, False)]
+    data = paml.prepare(
+        interactions=pl.DataFrame(rated, ["user", "item", "rating"], orient="row"),
+        items=pl.DataFrame({"item": range(20), "genre": [f"g{item % 4}" for item in range(20)]}),
+        users=pl.DataFrame({"user": range(60), "age": rng.normal(40, 10, 60)}),
+        schema={
+            "interactions": {"file": "ratings", "user": "user", "item": "item", "target": "rating"},
+            "users": {"file": "users", "key": "user", "fields": {"age": "numeric"}},
+            "items": {"file": "items", "key": "item", "fields": {"genre": "categorical"}},
+            "target": {"kind": "rating", "low": 1, "high": 5},
+        },
+        out=tmp_path / "data",
+        min_interactions=3,
+    )
+    run = paml.train(data, "reg_paml", recipe="paper", out=tmp_path / "run", epochs=2)
+    predictor = run.predictor
+    block = predictor.block(torch.arange(len(predictor.catalogue)), None)
+    for age in (40, 1e4, 1e9, 2**53 - 1):
+        batch = predictor.batch([NewUser({"age": age}, [Rating("0", 5.0), Rating("1", 1.0)])])
+        pairs = [(member.learner, member.adapt(batch)) for member in predictor.members]
+        gain_I = gains(pairs, block, torch.ones(block.index_BR.shape))[0]
+        assert gain_I.isfinite().all()
+        assert (gain_I >= 0).all()
+        assert run.adapt({"age": age}, {"0": 5, "1": 1}).next_question() is not None

@@ -86,30 +86,31 @@ def gains(adapted: Sequence[tuple[Learner, Adapted]], block: QueryBlock, chance_
     weight_BR = chance_BR.sqrt()
     weight_BR = weight_BR / weight_BR.sum(dim=1, keepdim=True)
     parts = [_movement(learner, one, block, weight_BR) for learner, one in adapted]
-    return chance_BR * torch.stack(parts).mean(dim=0)
+    return chance_BR * torch.stack(parts).mean(dim=0).to(chance_BR.dtype)
 
 
 def _movement(learner: Learner, adapted: Adapted, block: QueryBlock, weight_BR: Tensor) -> Tensor:
-    """How far each item's answer is expected to move the predictions, squared, (B, R)."""
+    """How far each item's answer is expected to move the predictions, squared, (B, R).
+
+    In double precision, and never below 0: numbers of a profile may lie far beyond those of training.
+    """
     if learner.head.over_items:
         return _movement_of_chances(learner, adapted, block)
     support = adapted.embedded.batch.support
-    known_BSF, curvature_BS = _features(learner, adapted, support, support.y_BR)
-    weighted_BSF = known_BSF * (curvature_BS * support.mask_BR).unsqueeze(-1)
-    precision_BFF = weighted_BSF.mT @ known_BSF
-    precision_BFF = precision_BFF + torch.eye(precision_BFF.shape[-1], dtype=precision_BFF.dtype)
-    covariance_BFF = torch.cholesky_inverse(torch.linalg.cholesky(precision_BFF))
-    item_BRF, curvature_BR = _features(learner, adapted, block, None)
+    known_BSF, curvature_BS = (part.double() for part in _features(learner, adapted, support, support.y_BR))
+    weighted_BSF = known_BSF * (curvature_BS.clamp(min=0) * support.mask_BR).unsqueeze(-1)
+    covariance_BFF = _covariance(weighted_BSF.mT @ known_BSF)
+    item_BRF, curvature_BR = (part.double() for part in _features(learner, adapted, block, None))
     spread_BFF = covariance_BFF @ (item_BRF.mT * weight_BR.unsqueeze(1)) @ item_BRF @ covariance_BFF
-    moved_BR = _quadratic(item_BRF, spread_BFF) / (_quadratic(item_BRF, covariance_BFF) + 1 / curvature_BR)
+    moved_BR = _quadratic(item_BRF, spread_BFF) / (_quadratic(item_BRF, covariance_BFF) + 1 / curvature_BR.clamp(min=0))
     shift_BRDK = _prior_shifts(learner, adapted, block)
     if shift_BRDK is None:
         return moved_BR
     explained_BFS = covariance_BFF @ weighted_BSF.mT
-    unexplained_BRD = _prior_inputs(adapted, block)
-    unexplained_BRD = unexplained_BRD - item_BRF @ (explained_BFS @ _prior_inputs(adapted, support))
+    unexplained_BRD = _prior_inputs(adapted, block).double()
+    unexplained_BRD = unexplained_BRD - item_BRF @ (explained_BFS @ _prior_inputs(adapted, support).double())
     spread_BDD = (unexplained_BRD.mT * weight_BR.unsqueeze(1)) @ unexplained_BRD
-    return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.unbind(dim=-1))
+    return moved_BR + sum(_quadratic(shift_BRD, spread_BDD) for shift_BRD in shift_BRDK.double().unbind(dim=-1))
 
 
 def _movement_of_chances(learner: Learner, adapted: Adapted, block: QueryBlock) -> Tensor:
@@ -124,9 +125,16 @@ def _movement_of_chances(learner: Learner, adapted: Adapted, block: QueryBlock) 
     return _quadratic(centred_BRF, covariance_BFF @ spread_BFF @ covariance_BFF) / 2
 
 
+def _covariance(information_BFF: Tensor) -> Tensor:
+    """The inverse of 1 + A, where A has no eigenvalue below 0 but for rounding."""
+    size_BF, axis_BFF = torch.linalg.eigh(information_BFF)
+    covariance_BFF: Tensor = (axis_BFF / (1 + size_BF.clamp(min=0)).unsqueeze(1)) @ axis_BFF.mT
+    return covariance_BFF
+
+
 def _quadratic(x_BRF: Tensor, matrix_BFF: Tensor) -> Tensor:
-    """x A x of every row, (B, R)."""
-    return ((x_BRF @ matrix_BFF) * x_BRF).sum(dim=-1)
+    """x A x of every row, (B, R), where A has no eigenvalue below 0 but for rounding."""
+    return ((x_BRF @ matrix_BFF) * x_BRF).sum(dim=-1).clamp(min=0)
 
 
 def _features(learner: Learner, adapted: Adapted, block: QueryBlock, y_BR: Tensor | None) -> tuple[Tensor, Tensor]:
