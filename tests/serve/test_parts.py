@@ -23,7 +23,7 @@ from paml.serve.cache import UserCache
 from paml.serve.limits import CALLERS, Limits, RateLimiter
 from paml.serve.middleware import LOOPBACK, Guard, routed_path, segment
 from paml.serve.problems import Problem, shown, unavailable
-from paml.serve.service import Service
+from paml.serve.service import Service, recommendations
 from paml.serve.store.api_keys import Key
 from paml.serve.store.store import StoredUser
 from paml.serve.telemetry import Metrics
@@ -388,13 +388,12 @@ def test_metrics_say_nothing_about_users() -> None:
 def test_what_a_newer_model_does_not_know_is_ignored(predictor: Predictor, service: Service) -> None:
     known = predictor.catalogue.ids[0]
     field = predictor.fields[0]
-    ratings = (
-        Rating(known, 4.0, {}),
-        Rating("gone", 4.0, {}),
-        Rating(predictor.catalogue.ids[1], 99.0, {}),
-    )
+    ratings = (Rating(known, 4.0, {}), Rating("gone", 4.0, {}), Rating(predictor.catalogue.ids[1], 99.0, {}))
     stored = StoredUser({field.name: field.values[0], "gone": "x"}, ratings, 1)
     new_user = service.new_user_of(stored)
     assert dict(new_user.profile) == {field.name: field.values[0]}
     assert [rating.item for rating in new_user.ratings] == [known]
+    (user,) = predictor.adapt_many([new_user])
+    unknown = recommendations(user, 3, 0, None, exclude_seen=True, by=None)["unknown"]
+    assert unknown == service.unknown(dict(stored.profile)) == ["gone"], "every answer says the same"
     assert service.title("gone") is None

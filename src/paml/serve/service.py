@@ -7,6 +7,7 @@ All other work on the model runs in two threads of its own: one adapts users in 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from paml.errors import PamlError, StoreUnavailable, UnknownUser
@@ -26,6 +27,13 @@ from paml.serve.threads import Threads
 T = TypeVar("T")
 STORE_THREADS = 16  # as many as the store keeps connections
 FEW = 50  # ratings that are checked in less time than it takes to call a thread
+
+
+@dataclass(frozen=True, repr=False)
+class UsablePart(NewUser):
+    """What the current model can use of a stored user, and the stored fields that it does not know."""
+
+    unknown: tuple[str, ...] = ()
 
 
 class Service:
@@ -174,10 +182,11 @@ class Service:
         with suppress(PamlError):
             return self.predictor.encoding.checked(NewUser(found.profile, found.ratings))
         profile = {name: value for name, value in found.profile.items() if self._usable(NewUser({name: value}))}
+        unknown = tuple(self.unknown(found.profile))
         known = [rating for rating in found.ratings if rating.item in self.predictor.catalogue]
         if self._usable(NewUser({}, known)):  # the usual case: items come and go; one by one is slow
-            return NewUser(profile, known)
-        return NewUser(profile, [rating for rating in known if self._usable(NewUser({}, [rating]))])
+            return UsablePart(profile, known, unknown)
+        return UsablePart(profile, [rating for rating in known if self._usable(NewUser({}, [rating]))], unknown)
 
     def unknown(self, profile: dict[str, Any]) -> list[str]:
         """Fields of a stored profile that the current model cannot use, or whose values it does not know."""
@@ -260,4 +269,6 @@ def recommendations(
     """The best items with their reasons, as they are sent."""
     found = user.recommend(n, exclude_seen=exclude_seen, among=among, by=by)
     reasons = user.reasons([entry.item for entry in found], why, by=by) if why and found else [[] for _ in found]
-    return as_answer(user, found, reasons)
+    answer = as_answer(user, found, reasons)
+    known = user.new_user
+    return {**answer, "unknown": list(known.unknown)} if isinstance(known, UsablePart) else answer
