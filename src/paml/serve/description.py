@@ -9,12 +9,14 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from paml.data.schema import Target
 from paml.recommend.predictor import Predictor
 from paml.recommend.preference import orders
 from paml.serve import schemas
 from paml.serve.problems import MEDIA_TYPE
 
 MAX_LEVELS = 200  # of a scale that are listed one by one
+DECIMALS, ROUNDING = 10, 1e-9  # 0.1 + 0.2 is 0.3
 NUMBER = "^([+-]?[0-9]{1,15}([.][0-9]{1,15})?)?$"  # written as text; blank is unknown
 HEADERS = {
     "X-Request-ID": {"description": "The request's id, also in the log.", "schema": {"type": "string"}},
@@ -57,7 +59,7 @@ def _narrow(found: dict[str, Any], predictor: Predictor) -> None:
     for name in ("ProfileIn", "RecommendIn"):
         models[name]["properties"]["profile"] = _object(profile)
     context = {field.name: _of_kind(str(field.kind)) for field in encoding.context_fields}
-    models["RatingIn"]["properties"] |= {"context": _object(context), "value": _value(predictor)}
+    models["RatingIn"]["properties"] |= {"context": _object(context), "value": value_schema(predictor.target)}
     every, own = list(orders(rates=True, chooses=True)), list(predictor.orders)
     for part in _parts(found):
         if part.get("enum") == every:
@@ -75,11 +77,14 @@ def _of_kind(kind: str) -> dict[str, Any]:
     return {"anyOf": [text, number, *([texts] if kind == "multi" else []), nothing]}
 
 
-def _value(predictor: Predictor) -> dict[str, Any]:
-    target, levels = predictor.target, predictor.target.levels
-    if len(levels) <= MAX_LEVELS:
-        return {"type": "number", "enum": levels, "title": "Value"}
-    return {"type": "number", "minimum": target.low, "maximum": target.high, "title": "Value"}
+def value_schema(target: Target) -> dict[str, Any]:
+    """The values that a rating may have: a list of them or, of many, multiples of the step, if they are."""
+    levels = [round(level, DECIMALS) for level in target.levels if level >= target.lowest]
+    offset = target.low / target.step
+    if len(levels) > MAX_LEVELS and abs(offset - round(offset)) < ROUNDING:
+        limits = {"minimum": target.lowest, "maximum": target.high, "multipleOf": target.step}
+        return {"type": "number", **limits, "title": "Value"}
+    return {"type": "number", "enum": levels, "title": "Value"}
 
 
 def _parts(value: Any) -> list[dict[str, Any]]:
