@@ -63,7 +63,8 @@ export class RatedList {
     const attributes = { type: "button", class: "icon", "aria-label": name, title: "Remove" };
     const remove = element("button", { ...attributes, onclick: () => this.change.remove(entry) }, symbol("cross"));
     const title = element("span", { class: "name" }, nameOf(entry));
-    return element("li", { "data-rated": entry.item }, title, control, remove);
+    const change = element("div", { class: "change" }, control, remove);
+    return element("li", { "data-rated": entry.item }, title, change);
   }
 
   showSome() {
