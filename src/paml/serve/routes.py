@@ -52,9 +52,7 @@ Name = Annotated[
 ]
 ItemName = Annotated[
     str,
-    Path(
-        description="An item.", min_length=1, max_length=MAX_ITEM, examples=["318"], json_schema_extra=PATTERN
-    ),
+    Path(description="An item.", min_length=1, max_length=MAX_ITEM, examples=["318"], json_schema_extra=PATTERN),
     BeforeValidator(segment),
     AfterValidator(schemas.usable),
 ]
