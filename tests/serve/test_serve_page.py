@@ -248,7 +248,9 @@ def test_every_width_and_light_and_dark(browser: Any, server: Server, width: int
     here.leave()
 
 
-@pytest.mark.parametrize(("high", "width"), [(5, 320), (5, 1280), (10, 320), (10, 360), (10, 390), (11, 320), (11, 1280)])
+@pytest.mark.parametrize(
+    ("high", "width"), [(5, 320), (5, 1280), (10, 320), (10, 360), (10, 390), (11, 320), (11, 1280)]
+)
 def test_a_finger_on_remove_removes_at_every_width(browser: Any, server: Server, high: int, width: int) -> None:
     here = Visit(browser, server.url, (width, 740), has_touch=True).ready()
     here.on_scale(1, high, 1)

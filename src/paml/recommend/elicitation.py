@@ -126,7 +126,14 @@ def _movement_of_chances(learner: Learner, adapted: Adapted, block: QueryBlock) 
 
 
 def _covariance(information_BFF: Tensor) -> Tensor:
-    """The inverse of 1 + A, where A has no eigenvalue below 0 but for rounding."""
+    """The inverse of 1 + A, where A has no eigenvalue below 0 but for rounding.
+
+    By Cholesky's factor or, if rounding has left none, by eigenvalues, which take thirty times as long.
+    """
+    one_FF = torch.eye(information_BFF.shape[-1], dtype=information_BFF.dtype)
+    factor_BFF, failed_B = torch.linalg.cholesky_ex(information_BFF + one_FF)
+    if not failed_B.any():
+        return torch.cholesky_inverse(factor_BFF)
     size_BF, axis_BFF = torch.linalg.eigh(information_BFF)
     covariance_BFF: Tensor = (axis_BFF / (1 + size_BF.clamp(min=0)).unsqueeze(1)) @ axis_BFF.mT
     return covariance_BFF
