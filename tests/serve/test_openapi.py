@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 import paml
 from paml.data.schema import Target
+from paml.recommend.predictor import Predictor
 from paml.serve.description import value_schema
 from serve.serving import Server
 from waiting import PATIENCE
@@ -93,14 +95,19 @@ def test_the_description_is_that_of_the_model(client: httpx.Client, trained: pam
     assert client.post("/v1/recommend", json=example).status_code == 200, "examples work as they are"
 
 
+def value_of(**target: Any) -> dict[str, Any]:
+    """How the ratings of a model with this target are described."""
+    return value_schema(cast(Predictor, SimpleNamespace(target=Target(**target))))
+
+
 def test_ratings_are_described_as_people_write_them_and_none_that_is_refused() -> None:
-    assert value_schema(Target(kind="choice"))["enum"] == [1]
-    assert value_schema(Target(kind="choice", high=3))["enum"] == [1, 2, 3]
-    tenths = value_schema(Target(kind="rating", low=0, high=1, step=0.1))["enum"]
+    assert value_of(kind="choice")["enum"] == [1]
+    assert value_of(kind="choice", high=3)["enum"] == [1, 2, 3]
+    tenths = value_of(kind="rating", low=0, high=1, step=0.1)["enum"]
     assert tenths == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
-    many = value_schema(Target(kind="rating", low=-5, high=100, step=0.25))
+    many = value_of(kind="rating", low=-5, high=100, step=0.25)
     assert many == {"type": "number", "minimum": -5, "maximum": 100, "multipleOf": 0.25, "title": "Value"}
-    odd = value_schema(Target(kind="rating", low=0.1, high=100.1, step=0.25))["enum"]
+    odd = value_of(kind="rating", low=0.1, high=100.1, step=0.25)["enum"]
     assert (len(odd), odd[:2]) == (401, [0.1, 0.35]), "not multiples of the step"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import paml
 from paml.errors import SettingsError
+from paml.methods.registry import METHODS
 
 USERS, ITEMS = 40, 25
 TARGETS: dict[str, dict[str, Any]] = {
@@ -57,3 +58,12 @@ def test_tables_that_are_missing(target: str, missing: str, tmp_path: Path) -> N
     assert len(user.why("5")) == 2
     with pytest.raises(SettingsError, match="there is no profile field"):
         run.adapt(profile={"colour": "red"})
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "ridge"])
+def test_the_papers_network_without_item_fields(method: str, tmp_path: Path) -> None:
+    """Its rows then have no inputs of their own, and every method trains all the same."""
+    schema = {"target": TARGETS["rating"], "interactions": {"user": "user", "item": "item", "target": "rating"}}
+    data = paml.prepare(interactions=tables()["interactions"], schema=schema, out=tmp_path / "data", cold_share=1)
+    run = paml.train(data, method, "paper", out=tmp_path / "run", epochs=1)
+    assert run.evaluate()["mse"].is_finite().all()

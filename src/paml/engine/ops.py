@@ -223,7 +223,7 @@ def where_active(grad_BRD: Tensor, active_BRD: Tensor) -> Tensor:
 def _rows_times(x_BRD: Tensor, b: Tensor) -> Tensor:
     """All users' rows times one matrix, or each user's times their own, (B, R, K)."""
     if b.dim() == 3:
-        return products.times_own(x_BRD, b) if x_BRD.shape[2] > 1 else x_BRD * b
+        return products.times_own(x_BRD, b) if x_BRD.shape[2] != 1 else x_BRD * b
     return by_user(products.times(x_BRD.flatten(0, 1), b), x_BRD)
 
 

@@ -68,7 +68,7 @@ def transposed_times_own(a_BRD: Tensor, b_BRK: Tensor) -> Tensor:
 
 def times_transposed_own(a_BRK: Tensor, b_BDK: Tensor) -> Tensor:
     """a b^T per user, (B, R, D)."""
-    return torch.bmm(a_BRK, b_BDK.mT) if a_BRK.shape[2] > 1 else a_BRK * b_BDK.mT
+    return torch.bmm(a_BRK, b_BDK.mT) if a_BRK.shape[2] != 1 else a_BRK * b_BDK.mT
 
 
 def in_blocks(rows: int, like: Tensor) -> int:

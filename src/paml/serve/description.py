@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from paml.data.schema import Target
 from paml.recommend.predictor import Predictor
 from paml.recommend.preference import orders
 from paml.serve import schemas
@@ -59,7 +58,7 @@ def _narrow(found: dict[str, Any], predictor: Predictor) -> None:
     for name in ("ProfileIn", "RecommendIn"):
         models[name]["properties"]["profile"] = _object(profile)
     context = {field.name: _of_kind(str(field.kind)) for field in encoding.context_fields}
-    models["RatingIn"]["properties"] |= {"context": _object(context), "value": value_schema(predictor.target)}
+    models["RatingIn"]["properties"] |= {"context": _object(context), "value": value_schema(predictor)}
     every, own = list(orders(rates=True, chooses=True)), list(predictor.orders)
     for part in _parts(found):
         if part.get("enum") == every:
@@ -77,8 +76,9 @@ def _of_kind(kind: str) -> dict[str, Any]:
     return {"anyOf": [text, number, *([texts] if kind == "multi" else []), nothing]}
 
 
-def value_schema(target: Target) -> dict[str, Any]:
+def value_schema(predictor: Predictor) -> dict[str, Any]:
     """The values that a rating may have: a list of them or, of many, multiples of the step, if they are."""
+    target = predictor.target
     levels = [round(level, DECIMALS) for level in target.levels if level >= target.lowest]
     offset = target.low / target.step
     if len(levels) > MAX_LEVELS and abs(offset - round(offset)) < ROUNDING:
