@@ -22,7 +22,7 @@ import polars as pl
 from pydantic import BaseModel, Field as Described, field_validator
 
 from paml.data.dataset import Dataset
-from paml.data.schema import liked_level
+from paml.data.schema import liked_level, reaching
 from paml.episodes.tasks import Split, Tasks
 from paml.errors import SettingsError
 from paml.recommend.preference import By
@@ -138,7 +138,8 @@ def split_of(data: Dataset | str | Path, split: Split = "test") -> LensKitSplit:
     """
     data = Dataset.of(data)
     users, items = (frame.collect()[name] for frame, name in ((data.users(), "user"), (data.items(), "item")))
-    tasks, liked = Tasks.of(data, split), liked_level(data.schema.target)
+    tasks, target = Tasks.of(data, split), data.schema.target
+    least = reaching(target, liked_level(target))
     queries, truth, good = [], [], []
     for number, user in enumerate(users.slice(tasks.first, len(tasks))):
         start, end = tasks.offsets[number : number + 2].tolist()
@@ -146,7 +147,7 @@ def split_of(data: Dataset | str | Path, split: Split = "test") -> LensKitSplit:
         known, asked = _rows(data, items, start, middle), _rows(data, items, middle, end)
         queries.append((RecQuery(user_id=user, history_items=known), asked))
         truth.append(asked)
-        good.append(asked[np.asarray(data.array("target")[middle:end]) >= liked])
+        good.append(asked[np.asarray(data.array("target")[middle:end]) >= least])
     keys = [str(query.user_id) for query, _ in queries]
     return LensKitSplit(_training(data, users, items), queries, _by_user(keys, truth), _by_user(keys, good))
 

@@ -218,6 +218,24 @@ def test_a_number_beside_a_date_is_of_the_logs_unit(log: pl.DataFrame, tmp_path:
     assert found.fingerprint == expected.fingerprint
 
 
+def test_dates_as_they_are_reported_can_be_given_again(log: pl.DataFrame, tmp_path: Path) -> None:
+    log = log.with_columns(time=SECONDS * 1e3 + 165)  # not whole seconds, so that a date is a number
+    found = prepared(log, tmp_path / "once", validation_from="2025-02-12")
+    test_from = found.manifest.protocol.test_from
+    assert float(test_from) % 1 > 0
+    again = prepared(log, tmp_path / "again", validation_from="2025-02-12", test_from=test_from)
+    assert again.fingerprint == found.fingerprint
+
+
+def test_relative_seconds_are_no_dates(log: pl.DataFrame, tmp_path: Path) -> None:
+    begun = SECONDS.min()
+    expected = prepared(log, tmp_path / "dates", support_days=7, split="random")
+    for first in (0, 19_900_000):
+        relative = log.with_columns(time=SECONDS - begun + first)
+        found = prepared(relative, tmp_path / f"from{first}", support_days=7, split="random")
+        assert found.array("support").tolist() == expected.array("support").tolist()
+
+
 @pytest.mark.parametrize(
     ("time", "message"),
     [

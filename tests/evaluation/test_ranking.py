@@ -9,6 +9,7 @@ import torch
 
 import paml
 from paml.data.schema import Target, liked_level
+from paml.episodes.histories import Histories
 from paml.episodes.tasks import Known, Tasks
 from paml.evaluation import ranking
 from paml.evaluation.ranking import Lists, rank_users
@@ -156,6 +157,25 @@ def test_a_level_may_be_written_with_fewer_digits() -> None:
     assert ranking.relevant_level(tenths, 3.85) == 3.85  # between two levels: all from the next one on
     wide = Target(kind="rating", low=1_000_000, high=1_000_100, step=1)
     assert ranking.relevant_level(wide, 1_000_075) == ranking.relevant_level(wide) == 1_000_075
+
+
+def test_a_level_that_is_stored_with_fewer_digits_is_reached(tmp_path) -> None:
+    """Five sixths are 0.833333 in a file, which is less."""
+    rows = [(u, i, round(((u + i) % 7) / 6, 6)) for u in range(60) for i in range(14)]
+    log = pl.DataFrame(rows, ["user", "item", "rating"], orient="row")
+    schema = {
+        "target": {"kind": "rating", "low": 0, "high": 1, "step": 1 / 6},
+        "interactions": {"user": "user", "item": "item", "target": "rating"},
+    }
+    data = paml.prepare(interactions=log, schema=schema, out=tmp_path / "data", cold_share=1)
+    tasks = Tasks.of(data, "test")
+    found = {
+        liked: rank_users(data, tasks, lambda known: torch.zeros(len(known.user_B), 14), liked=liked).relevant_U.sum()
+        for liked in (0.8, 0.833333, 5 / 6, None)
+    }
+    assert found[0.8] == found[0.833333] == found[5 / 6] == found[None] > 0
+    liked = (data.array("target")[: data.training_rows] > 0.8).sum()
+    assert Histories.of_training(data).liked_I.sum() == liked > 0
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import paml
 from paml.episodes.batches import Loader, Share
 from paml.episodes.candidates import Candidates
 from paml.episodes.tasks import Tasks
-from paml.errors import PamlError, SettingsError
+from paml.errors import InUse, PamlError, SettingsError
+from paml.locks import hold
 from paml.training import checkpoint, rowwise
 from paml.training.parallel import own_members, share_of
 from paml.training.ranks import Ranks, in_turn
@@ -140,6 +141,12 @@ def test_a_restart_goes_on_with_what_its_own_job_has_begun(
         for restarts in (0, 1, 2):
             with pytest.raises(PamlError, match="already exists"):
                 attempt(job, restarts, "run")
+    with pytest.raises(KeyboardInterrupt):
+        attempt("again", 0, "other", stop=True)
+    lock = hold(tmp_path / "other" / ".lock", tmp_path / "other", "training in it")
+    with lock, pytest.raises(InUse):  # by a job of the same name, whose mark stays where it is
+        attempt("again", 0, "other")
+    assert attempt("again", 1, "other").settings.summary["epochs"] == 2
     with pytest.raises(KeyboardInterrupt):
         attempt("third", 1, "early", stop=True)  # nothing was there: its first attempt has not come so far
     assert attempt("third", 2, "early").settings.summary["epochs"] == 2

@@ -196,6 +196,14 @@ def liked_level(target: Target) -> float:
     return next(level for level in target.levels if level >= target.low + 0.75 * (target.high - target.low) - 1e-9)
 
 
+def reaching(target: Target, level: float) -> float:
+    """From here on a stored value reaches a level: in single precision, or written with few digits, it is just below.
+
+    Five sixths may be stored as 0.833333.
+    """
+    return level - ON_SCALE * target.step
+
+
 def near_level(target: Target, value: float) -> float:
     """The level that a value is hardly off, as if it was written with fewer digits; else the value itself."""
     return next((level for level in target.levels if abs(value - level) < ON_SCALE * target.step), value)

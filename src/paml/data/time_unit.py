@@ -36,7 +36,7 @@ def in_seconds(raw: RawData, protocol: Protocol) -> tuple[RawData, Protocol]:
         return raw, protocol
     seconds = pl.col("time").cast(pl.Float64) / unit
     events = None if raw.events is None else replace(raw.events, rows=raw.events.rows.with_columns(time=seconds))
-    numbers = {name: repr(float(date) / unit) for name, date in dates.items() if name not in named}
+    numbers = {name: _seconds(date, unit) for name, date in dates.items() if name not in named}
     return (
         replace(raw, interactions=raw.interactions.with_columns(time=seconds), events=events),
         protocol.model_copy(update=numbers),
@@ -47,7 +47,9 @@ def _unit(log: pl.LazyFrame, file: str, setting: str) -> str:
     """The unit of the rows that are times of today; numbers of which none is pass for seconds."""
     time = pl.col("time").cast(pl.Float64)
     within = {name: ((time > FROM * unit) & (time < UNTIL * unit)).sum() for name, unit in UNITS.items()}
-    found = log.select(**within, written=time.is_between(*WRITTEN).sum(), rows=pl.len()).collect(engine="streaming")
+    month, day = time // 100 % 100, time % 100
+    written = time.is_between(*WRITTEN) & month.is_between(1, 12) & day.is_between(1, 31) & (day == day.floor())
+    found = log.select(**within, written=written.sum(), rows=pl.len()).collect(engine="streaming")
     counts = found.row(0, named=True)
     many = [name for name in UNITS if counts[name] > FEW * counts["rows"]]
     if len(many) == 1:
@@ -57,6 +59,11 @@ def _unit(log: pl.LazyFrame, file: str, setting: str) -> str:
     what = f"times are partly in {many[0]} and partly in {many[1]}" if many else "times are days written as numbers"
     remedy = f"{setting} needs seconds: write them, milliseconds, or dates such as 2026-11-19"
     raise DataError(what, where=file, remedy=remedy)
+
+
+def _seconds(number: str, unit: float) -> str:
+    """A date as the source counts time, in seconds; one that is in seconds already was reported by us."""
+    return number if FROM < float(number) < UNTIL else repr(float(number) / unit)
 
 
 def _is_number(date: str) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, softmax
 
-from paml.data.schema import CLICK_WEIGHTS, Target, liked_level
+from paml.data.schema import CLICK_WEIGHTS, Target, liked_level, reaching
 from paml.engine.choice import ChoiceHead
 from paml.errors import SettingsError, nearest
 from paml.settings import Settings
@@ -275,7 +275,7 @@ def head_for(settings: HeadSettings, target: Target) -> Head:
         scale = f"above {target.low:g} and at most {target.high:g}"
         raise SettingsError(f"liked is {settings.liked:g}", remedy=f"expected a value of the scale, {scale}")
     if name == "choice":
-        return ChoiceHead(settings.liked or liked_level(target), settings.unliked_weight)
+        return ChoiceHead(reaching(target, settings.liked or liked_level(target)), settings.unliked_weight)
     heads: dict[str, Head] = {
         "value": ValueHead((target.low, target.high) if settings.on_scale else None),
         "classes": ClassesHead(tuple(target.levels)),

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from paml.data.dataset import Dataset
-from paml.data.schema import Target, liked_level
+from paml.data.schema import Target, liked_level, reaching
 from paml.episodes import ragged
 from paml.episodes.tasks import Known, Tasks
 
@@ -47,7 +47,7 @@ def level_weights(target: Target, name: str) -> tuple[np.ndarray, np.ndarray]:
 def row_weights(target: Target, name: str, target_N: np.ndarray) -> np.ndarray:
     """The weight of each row, 0 where it does not count."""
     if target.kind == "click" or name == "liked":
-        return np.asarray(target_N >= liked_level(target), dtype=np.float32)
+        return np.asarray(target_N >= reaching(target, liked_level(target)), dtype=np.float32)
     weight_N: np.ndarray = np.interp(target_N, *level_weights(target, name)).astype(np.float32)
     return weight_N
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from paml.data.dataset import Dataset
-from paml.data.schema import Target, liked_level, near_level
+from paml.data.schema import Target, liked_level, near_level, reaching
 from paml.episodes import ragged
 from paml.episodes.tasks import Block, Known, Tasks
 from paml.errors import SettingsError
@@ -118,7 +118,8 @@ def rank_by_all(
     `whole` are the lists of the same users given their whole support sets: those of users with no more than `shots`
     support rows are taken from there.
     """
-    items, liked = data.manifest.items, relevant_level(data.schema.target, liked)
+    items, target = data.manifest.items, data.schema.target
+    least = reaching(target, relevant_level(target, liked))
     item_N, target_N = data.array("item"), data.array("target")
     found = {name: _no_lists(len(tasks)) if whole is None else deepcopy(whole[name]) for name in orders.names}
     for batch in tasks.stored(users_at_once(items), shots, shortened=whole is not None):
@@ -128,7 +129,7 @@ def rank_by_all(
         stored_BS = torch.from_numpy(_items(item_N, stored))
         owner_Q, place_Q = np.nonzero(batch.query.mask_BL)
         row_Q = batch.query.row_BL[owner_Q, place_Q]
-        query = _distinct(owner_Q, item_N[row_Q].astype(np.int64), target_N[row_Q] >= liked, items)
+        query = _distinct(owner_Q, item_N[row_Q].astype(np.int64), target_N[row_Q] >= least, items)
         scores = orders.scores(Known(batch.user_B, batch.support))
         for name, lists in found.items():
             score_BI = scores[name].to(torch.float32)

@@ -127,11 +127,13 @@ def settings_of_choice(overrides: Mapping[str, Any]) -> list[str]:
     return [name for name in overrides if name.startswith(f"{CHOICE}.")]
 
 
-def require_read(overrides: Mapping[str, Any], *, chooses: bool, who: str) -> None:
+WITH_PART = "leave it out, or set choice_part=true where items are rated or clicked"
+
+
+def require_read(overrides: Mapping[str, Any], *, chooses: bool, who: str, remedy: str = WITH_PART) -> None:
     """Raise a SettingsError for settings of the choice part where there is none: nobody would read them."""
     if (unread := settings_of_choice(overrides)) and not chooses:
-        what = f"'{unread[0]}' is for the choice part, which {who} not have"
-        raise SettingsError(what, remedy="leave it out, or set choice_part=true where items are rated or clicked")
+        raise SettingsError(f"'{unread[0]}' is for the choice part, which {who} not have", remedy=remedy)
 
 
 def choice_recipe(

@@ -36,8 +36,7 @@ def note(folder: Path) -> None:
 
 def forget(folder: Path) -> None:
     """A job that has only just started has begun nothing: it was an earlier one of the same name."""
-    if began(folder):
-        (folder / FILE).unlink(missing_ok=True)
+    (folder / FILE).unlink(missing_ok=True)
 
 
 def _job() -> str:

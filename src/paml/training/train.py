@@ -6,14 +6,14 @@ Each is resumed where it stopped.
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
 from paml.data.dataset import Dataset
-from paml.errors import PamlError, SettingsError, TooLarge
+from paml.errors import InUse, PamlError, SettingsError, TooLarge
 from paml.files import exists, make_folder, sync_folder, unreadable
 from paml.locks import NAME as LOCK, hold
 from paml.methods.registry import find_method, origins_of
@@ -158,8 +158,9 @@ def _settings(data: Dataset, method: str, recipe: str | Path, values: Recipe, se
 @contextmanager
 def _alone_in(folder: Path, *, reuse: bool, restarted: bool) -> Iterator[None]:
     """Create the run folder, or enter an existing one to go on; nobody else trains in it meanwhile."""
-    if not restarted:
-        restarts.forget(folder)
+    if not restarted and restarts.began(folder):
+        with suppress(InUse), hold(folder / LOCK, folder, "looking at it"):  # a job that is at work keeps its mark
+            restarts.forget(folder)
     if not reuse and not _is_fresh(folder) and not restarts.began(folder):
         remedy = "choose another folder, or reuse what is in it"
         raise PamlError("already exists", where=folder, remedy=remedy, argument="reuse")

@@ -467,3 +467,14 @@ def test_ends_of_a_scale_in_single_precision(tmp_path: Path) -> None:
     frame.with_columns(score=scores).write_parquet(tmp_path / "log.parquet")
     _, data, _ = round_trip(tmp_path, tmp_path / "log.parquet", min_interactions=2, cold_share=1)
     assert data.manifest.interactions == len(frame)
+
+
+def test_close_numbers_and_small_steps(tmp_path: Path) -> None:
+    """Of weights that are next to each other no step is made; limits are as exact as the step asks for."""
+    frame = pl.DataFrame(log_rows(), ["user", "item", "score"], orient="row")
+    steps = pl.Series([k % 5 for k in range(len(frame))])
+    frame = frame.with_columns(score=0.1234565 + 0.0004 * steps, weight=1 + 1e-8 * steps)
+    frame.write_csv(tmp_path / "log.csv")
+    schema, data, _ = round_trip(tmp_path, tmp_path / "log.csv", min_interactions=2, cold_share=1)
+    assert schema["target"]["low"] == pytest.approx(0.1234565, abs=1e-12)
+    assert data.manifest.interactions == len(frame)

@@ -102,9 +102,13 @@ class Column:
             step = 1.0
         steps = (numbers - low) / step
         fits = bool(((steps - steps.round()).abs() < ON_SCALE).all()) and (high - low) / step < MAX_LEVELS
+        if not fits:
+            return None
         levels = round((high - low) / step)  # by which the length can be divided exactly, as 1 by 3
-        low, high = round(low, 6), round(high, 6)
-        return (low, high, (high - low) / levels) if fits else None
+        near = [round(value, 6) for value in (low, high)]
+        if max(abs(near[0] - low), abs(near[1] - high)) < ON_SCALE * step / 10:
+            low, high = near
+        return low, high, (high - low) / levels
 
     @property
     def is_click(self) -> bool:

@@ -113,7 +113,8 @@ def tune(
     limit = Budget.parse(budget)
     held = {**(settings or {}), **more}
     start = recipe_for(data, recipe, method, held)
-    require_read(held, chooses=start.head == CHOICE, who="the trials of a search do")
+    trained = "give it to the training by the recipe that is found, or search with head=choice"
+    require_read(held, chooses=start.head == CHOICE, who="the trials of a search do", remedy=trained)
     if data.schema.target.kind == CHOICE:
         method = trained_method(CHOICE, recipe, method, held)
         start = start.model_copy(update={"choice_method": method})  # so that the best recipe means the same for ridge
