@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -28,7 +29,7 @@ from paml.files import (
     write_table,
     write_text,
 )
-from paml.locks import hold
+from paml.locks import hold, take_turns
 from paml.training import checkpoint
 
 Write = Callable[[Path], None]
@@ -248,3 +249,28 @@ def test_what_a_killed_process_has_begun_is_not_written_to(tmp_path: Path) -> No
     (tmp_path / ".file.partial").hardlink_to(other)
     write_text(tmp_path / "file", "text")
     assert ((tmp_path / "file").read_text(), other.read_text()) == ("text", "other")
+
+
+WAITER = """
+import sys
+from pathlib import Path
+import polars  # whose handler of Ctrl-C lets calls that wait begin again
+from paml.locks import take_turns
+print("begun", flush=True)
+with take_turns(Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_ctrl_c_ends_who_waits_for_a_turn(tmp_path: Path) -> None:
+    with take_turns(tmp_path / ".lock"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITER, str(tmp_path / ".lock")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in error

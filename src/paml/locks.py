@@ -3,7 +3,6 @@
 The lock's file says who holds it, for those who come second, and is removed at the end.
 """
 
-import contextlib
 import os
 import socket
 import stat
@@ -19,6 +18,7 @@ try:
 except ImportError:  # not a POSIX system: nothing is locked
     fcntl = None  # type: ignore[assignment]
 
+AGAIN_SECONDS = 0.05
 NAME = ".lock"
 """The lock of a folder, in it."""
 
@@ -61,8 +61,7 @@ def new_and_locked(file: Path) -> int:
             file.unlink(missing_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _wait_for(descriptor)
             found = os.fstat(descriptor)
             if os.path.samestat(found, file.stat(follow_symlinks=False)):
                 if found.st_size == 0 and found.st_nlink == 1:
@@ -74,6 +73,19 @@ def new_and_locked(file: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    """Lock a file as soon as it is free, asked again and again: a call that waits might not hear Ctrl-C."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(AGAIN_SECONDS)
+            continue
+        except OSError:  # a file system without locks
+            pass
+        return
 
 
 def _acquire(file: Path, what: Path) -> int:

@@ -1,5 +1,6 @@
 """The command line as people use it."""
 
+import codecs
 import io
 import json
 import re
@@ -15,7 +16,7 @@ import typer.main
 
 import paml
 from commands import run, run_process
-from paml.cli import app
+from paml.cli import _without_lacking, app
 from paml.cli.options import print_json
 from paml.data.protocol import Protocol
 from paml.data.sources import SOURCES
@@ -125,6 +126,15 @@ def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyP
     print_json(value)
     sys.stdout.flush()
     assert json.loads(written.getvalue().decode(encoding)) == value
+
+
+def test_signs_that_the_output_lacks_become_plain_ones() -> None:
+    """As many, so that columns stay columns, and numbers stay numbers."""
+    codecs.register_error("paml-test", _without_lacking)
+    assert "\u22120.041 \u2193 \u2500\u2500 \u6620".encode("latin-1", "paml-test") == b"-0.041 v -- \\u6620"
+    assert "\u22120.041 \u00b1 \u2013".encode("ascii", "paml-test") == b"-0.041 ~ -"
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("utf-8", "paml-test")
 
 
 def test_settings_cannot_reach_other_arguments(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def costs(results: Results) -> list[str]:
         if name is None:
             continue
         cost = results.cost[name]
-        what = "fit, with all settings of its grid" if name in results.plan.names("baseline") else "train"
+        what = "tune and fit" if name in results.plan.names("baseline") else "train"
         parts = [] if cost.fit_seconds is None else [f"{amount(cost.fit_seconds)} s to {what}"]
         if cost.adapt_ms is not None:
             parts.append(f"{amount(cost.adapt_ms)} ms" + ("" if said else " to adapt to a user and score"))

@@ -11,6 +11,7 @@ options  shared by several commands
 Modules import what they need when a command runs: `paml --help` does not wait for PyTorch.
 """
 
+import codecs
 import signal
 import sys
 import warnings
@@ -42,6 +43,10 @@ for group in (train_app, compare_app, serve_app):
     app.add_typer(group)
 
 
+PLAIN = dict(zip("−–—─━│┃┌┐└┘├┤…±×·↓↑→█■′’‘´“”", "-----||++++++.~x.v^>##''''\"\"", strict=True))
+"""Our own signs in ASCII, one for one: columns stay columns, and -0.041 stays a number."""
+
+
 def main() -> None:
     """Entry point: errors that are the input's fault become one line and exit code 1."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -59,10 +64,19 @@ def main() -> None:
 
 
 def _escape_what_is_lacking() -> None:
-    r"""Characters that an output's encoding lacks are written out (`\u6620`), as Python does on standard error."""
+    r"""Signs of ours that an output's encoding lacks become plain ones; other characters are written out (`\u6620`)."""
+    codecs.register_error("paml", _without_lacking)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="paml")
+
+
+def _without_lacking(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    plain = (PLAIN.get(one) or one.encode("ascii", "backslashreplace").decode("ascii") for one in lacking)
+    return "".join(plain), error.end
 
 
 def _show_warning(

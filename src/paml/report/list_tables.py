@@ -89,8 +89,14 @@ def list_shots(results: Results) -> Table | None:
 
 
 def shot_tests(results: Results) -> list[Table]:
-    """The best method against the best baseline with as many known ratings, user by user."""
-    return [_against(results, metric) for metric in results.plan.about("list")[:FOLLOWED]]
+    """The best method against the best baseline with as many known ratings, user by user; none without one."""
+    tests = results.shot_tests
+    followed = results.plan.about("list")[:FOLLOWED]
+    return [
+        _against(results, metric)
+        for metric in followed
+        if any(test.baseline is not None for test in tests.get(metric.name, ()))
+    ]
 
 
 def _against(results: Results, metric: MetricFacts) -> Table:

@@ -20,11 +20,16 @@ def refresh(folder: str | Path) -> Results:
     """Gather the finished cells, and write results and report again; two that do so at once take turns."""
     folder = Path(folder)
     read_plan(folder)  # before anything is written there
-    with take_turns(folder / LOCK):
-        gather(folder, read_plan(folder))
-        results = summarise_comparison(folder)
-        write_results(folder, results)
-        write_report(folder)
+    try:
+        with take_turns(folder / LOCK):
+            gather(folder, read_plan(folder))
+            results = summarise_comparison(folder)
+            write_results(folder, results)
+            write_report(folder)
+    except OSError as error:
+        if str(error.filename) == str(folder / LOCK):  # a name that nobody has given
+            error.filename = str(folder)
+        raise
     return results
 
 

@@ -245,7 +245,7 @@ def cost(results: Results) -> Table:
     )
     note = "Means over seeds; adapting is amortised over batches of users."
     if {entry.kind for entry in order} & {"baseline"} and any(entry.learned for entry in order):
-        note += " A baseline's fit tries all settings of its grid, a method's is one training."
+        note += " A baseline's time includes all settings that were tried; a method's is that of one training."
     if quoted:
         note += f" {PAPERS_COSTS}"
     columns = ("", *(_COSTS[key] for key in shown), *(("the paper's time", "the paper's memory") if quoted else ()))
