@@ -183,6 +183,9 @@ def test_ratings_are_shown_and_said_as_they_were_given(visit: Visit) -> None:
     checked = visit.page.locator("#ratings input:checked")
     assert [float(one.get_attribute("value")) for one in checked.all()] == [0.7, 0.7, 0.3]
     assert visit.page.locator("#question label").nth(3).get_attribute("title") == "0.3 of 1"
+    scores = visit.page.locator(".score .number").all_inner_texts()
+    assert len(scores) > 5
+    assert all(re.fullmatch(r"\d\.\d\d", one) for one in scores)  # one decimal would be a step
     visit.page.route("**/ratings", lambda route: route.fulfill(json={"id": visit.id, "ratings": 1}))
     visit.on_scale(0, 2000, 0.25)
     typed = visit.page.locator("#question input")

@@ -24,7 +24,7 @@ export function scaleOf(target) {
     values: marks <= MAX_STARS ? Array.from({ length: marks }, (_, k) => level(k)) : null,
     value: (number) => `${written(number)} of ${written(high)}`,
     short: written,
-    score: (number) => number.toFixed(high - low > 20 ? 0 : 1),
+    score: (number) => number.toFixed(high - low > 20 ? 0 : high - low > 2 ? 1 : 2),
     effect: (number) => signed(number.toFixed(2)),
     height: (number) => (number - low) / (high - low),
     range: `ratings from ${written(low)} to ${written(high)}`,
